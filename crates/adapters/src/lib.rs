@@ -28,17 +28,24 @@ use tokio_util::sync::CancellationToken;
 use crate::email::EmailAdapter;
 use crate::registry::AdapterConfig;
 
+mod chat_config;
 pub mod dingtalk;
 pub mod egress;
 pub mod email;
+pub mod lark;
 pub mod markdown;
+mod names;
+mod naming_sink;
 pub mod net;
+mod push_mode;
 pub mod registry;
 pub mod secret_command;
 pub mod setup;
 pub mod slack;
 pub mod socket;
 pub mod stub;
+pub mod telegram;
+mod throttle;
 pub mod webhook;
 
 #[cfg(test)]
@@ -66,6 +73,11 @@ pub trait Adapter: Send + Sync {
     /// Tells whether the provider recognises a second copy by [`DeliveryRequest::key`].
     /// Only then is a delivery with an unknown outcome retried.
     fn accepts_idempotency_keys(&self) -> bool;
+
+    /// Returns why the tunnel sends nothing at all, `None` when it sends.
+    fn cannot_send(&self) -> Option<&'static str> {
+        None
+    }
 
     /// Tells whether the tunnel receives messages through a connection that it opens. Then it
     /// is down until it reports [`ConnectionEvent::Connected`].
@@ -159,6 +171,9 @@ pub trait Adapter: Send + Sync {
     /// [`DeliveryRequest::sent_parts`], or the message itself. The courier calls it before the
     /// next attempt, and only when [`Self::finds_sent`] is true. When the part is found, the
     /// attempt continues after it; when it is `None`, the delivery becomes UNCERTAIN.
+    ///
+    /// A provider that remembers idempotency keys for a limited time can be asked by the same
+    /// request with the same key: it answers with the message that it has, or sends it now.
     async fn find_sent(&self, _request: &DeliveryRequest<'_>) -> Result<Option<SentPart>, Failure> {
         Ok(None)
     }
@@ -448,5 +463,7 @@ pub struct DeliveryRequest<'a> {
     pub progress: &'a dyn DeliveryProgress,
     /// Identifies the delivery: the same for every attempt.
     pub key: RecordId,
+    /// How long ago the first attempt began, for keys that a provider remembers for some time.
+    pub first_attempt_ago: Duration,
     pub now: Timestamp,
 }

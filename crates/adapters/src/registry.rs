@@ -11,21 +11,20 @@ use monoco_core::rate_limit::Rate;
 use crate::egress::Egress;
 use crate::email::envelope_key::EnvelopeKey;
 use crate::setup::SetupQuestion;
-use crate::{Adapter, dingtalk, email, slack, stub, webhook};
+use crate::{Adapter, dingtalk, email, lark, slack, stub, telegram, webhook};
 
 /// Every provider of this version.
 pub static PROVIDERS: &[Provider] = &[
     Provider::of::<dingtalk::config::DingTalkConfig>(),
     Provider::of::<email::config::EmailConfig>(),
+    Provider::of::<lark::config::LarkConfig>(),
     Provider::of::<slack::config::SlackConfig>(),
     Provider::of::<stub::StubConfig>(),
+    Provider::of::<telegram::config::TelegramConfig>(),
     Provider::of::<webhook::WebhookConfig>(),
     #[cfg(test)]
     Provider::of::<crate::toy::ToyConfig>(),
 ];
-
-/// Providers of later versions. Their names are reserved.
-pub const PLANNED_PROVIDERS: [&str; 2] = ["lark", "telegram"];
 
 /// Returns the provider called `name`, or `None` when this version has none.
 pub fn find(name: &str) -> Option<&'static Provider> {

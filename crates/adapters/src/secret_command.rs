@@ -5,6 +5,7 @@
 //! all processes of its group.
 
 use std::process::Stdio;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use monoco_core::config::{Secret, SecretSource};
@@ -12,9 +13,13 @@ use monoco_core::retry::Failure;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
+use tokio::time::Instant;
 
 /// How long a command may run.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long [`CachedSecret`] uses the output of a command.
+const CACHE_TIME: Duration = Duration::from_secs(300);
 
 /// Maximum size of the output, in bytes.
 const MAX_OUTPUT_BYTES: u64 = 64 << 10;
@@ -30,6 +35,49 @@ pub async fn get_secret(source: &SecretSource) -> Result<Secret, Failure> {
             let detail = format!("the command for the secret {why}");
             Failure::Temporary { detail, retry_after_ms: None, error_code: None }
         }),
+    }
+}
+
+/// A secret of a tunnel. The output of a command is used for 5 minutes.
+#[derive(Debug)]
+pub struct CachedSecret {
+    key: &'static str,
+    source: Option<SecretSource>,
+    output: Mutex<Option<(Secret, Instant)>>,
+}
+
+impl CachedSecret {
+    /// `key` is its name in the config.
+    pub fn new(key: &'static str, source: Option<SecretSource>) -> Self {
+        Self { key, source, output: Mutex::default() }
+    }
+
+    /// Returns the secret, or a permanent failure when the config has none.
+    pub async fn get(&self) -> Result<Secret, Failure> {
+        let Some(source) = &self.source else {
+            let detail = format!("the tunnel has no {}; set it in the config", self.key);
+            return Err(Failure::Permanent { detail, error_code: None });
+        };
+        if let SecretSource::Value(secret) = source {
+            return Ok(secret.clone());
+        }
+        if let Some((secret, since)) = &*self.lock()
+            && since.elapsed() < CACHE_TIME
+        {
+            return Ok(secret.clone());
+        }
+        let secret = get_secret(source).await?;
+        *self.lock() = Some((secret.clone(), Instant::now()));
+        Ok(secret)
+    }
+
+    /// Makes the next call run the command again, because the provider has rejected the secret.
+    pub fn forget(&self) {
+        *self.lock() = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(Secret, Instant)>> {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -10,6 +10,7 @@
 //! again.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -129,6 +130,8 @@ pub enum FrameAction {
     Ready,
     /// The frame answers [`SocketProtocol::ping`], so it is no traffic of the server's own.
     Pong,
+    /// The server sets the time between two pings of this connection.
+    PingInterval(Duration),
     /// Replaces the connection. With `keep_old` the new one is opened first.
     Reconnect { reason: String, keep_old: bool },
     /// Ends the loop, because no further connection can succeed.
@@ -173,6 +176,21 @@ impl Default for SocketTiming {
                 first: Duration::from_secs(60),
                 longest: Duration::from_secs(900),
             },
+        }
+    }
+}
+
+impl SocketTiming {
+    /// Returns limits by which a connection that does not work is noticed within about `silence`,
+    /// whether the server sends nothing of its own or answers no pings. Never longer than these.
+    pub fn within(self, silence: Duration) -> Self {
+        let earlier = |limit: Option<Duration>| limit.map(|limit| limit.min(silence));
+        Self {
+            ping_interval: self.ping_interval.min(silence / 4),
+            pong_deadline: self.pong_deadline.min(silence / 4),
+            traffic_deadline: earlier(self.traffic_deadline),
+            deadline_after_ping: earlier(self.deadline_after_ping),
+            ..self
         }
     }
 }
@@ -238,6 +256,8 @@ impl ConnectionGap {
 #[derive(Clone, Debug, Default)]
 pub struct SocketConnector {
     pub proxy: Option<ProxyUrl>,
+    /// A PEM file with certificates that are trusted beside those of the system.
+    pub ca_file: Option<PathBuf>,
     pub limits: ConnectLimits,
     clock: SocketClock,
 }

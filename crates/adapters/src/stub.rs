@@ -346,6 +346,7 @@ mod tests {
             sent_parts,
             progress,
             key,
+            first_attempt_ago: std::time::Duration::ZERO,
             now,
         };
         stub.deliver(&request).await

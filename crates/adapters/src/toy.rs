@@ -204,6 +204,7 @@ mod tests {
             sent_parts: &[],
             progress: &RecordedParts::default(),
             key: RecordId::delivery(&did, &did, &ObjId::of(ObjKind::Msg, b"1")),
+            first_attempt_ago: std::time::Duration::ZERO,
             now: Timestamp::from_ms(0),
         };
         let outcome = adapter.deliver(&request).await;

@@ -97,7 +97,8 @@ pub enum SendStateData {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendStatus {
     pub state: SendStateData,
-    /// Number of attempts since the last retry by an operator.
+    /// Number of attempts since the last retry by an operator. One that a rate limit has ended
+    /// does not count.
     pub attempts: u32,
     /// Increases with every attempt and never goes back.
     pub epoch: u64,
@@ -231,8 +232,10 @@ impl SendStatus {
                         let retry_after_ms = retry_after
                             .map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
                         let why = Failure::Temporary { detail, retry_after_ms, error_code };
-                        let retry = retry.after_rate_limit(retry_after);
-                        Ok(self.after(why, now, &retry, capabilities, jitter))
+                        let delay = retry.rate_limit_delay(self.elapsed(now), retry_after, jitter);
+                        // Otherwise rate limits would use up the attempts of the message.
+                        let attempts = self.attempts.saturating_sub(1);
+                        Ok(Self { attempts, ..self.failed(why, delay, false, now) })
                     }
                 }
             }
@@ -377,7 +380,6 @@ impl SendStatus {
     ) -> Self {
         let TunnelCapabilities { idempotent, finds_sent } = capabilities;
         let is_unknown = matches!(why, Failure::Unknown { .. }) && !idempotent;
-        let outcome_unknown = self.outcome_unknown || is_unknown;
         let retry_after = match &why {
             Failure::Permanent { .. } => None,
             Failure::Unknown { .. } if is_unknown && !finds_sent => None,
@@ -386,9 +388,26 @@ impl SendStatus {
                 Some(retry_after_ms.map(Duration::from_millis))
             }
         };
-        let elapsed = self.first_try.map_or(Duration::ZERO, |first| now.since(first));
+        let elapsed = self.elapsed(now);
         let wait = retry_after
             .and_then(|retry_after| retry.next_delay(self.attempts, elapsed, retry_after, jitter));
+        self.failed(why, wait, is_unknown, now)
+    }
+
+    /// The time since the first attempt began.
+    fn elapsed(&self, now: Timestamp) -> Duration {
+        self.first_try.map_or(Duration::ZERO, |first| now.since(first))
+    }
+
+    /// The status after a failed attempt; `wait` until the next one, if there is one.
+    fn failed(
+        self,
+        why: Failure,
+        wait: Option<Duration>,
+        is_unknown: bool,
+        now: Timestamp,
+    ) -> Self {
+        let outcome_unknown = self.outcome_unknown || is_unknown;
         let state = match wait {
             Some(wait) => SendStateData::Failed { due: now + wait, why },
             None if outcome_unknown => SendStateData::Uncertain { why },
@@ -616,6 +635,20 @@ mod tests {
         assert_eq!(report(busy()).name(), SendState::Dead);
         let SendStateData::Failed { due, why } = report(throttled()) else { panic!() };
         assert_eq!((due, why.error_code()), (at(31), Some("ratelimited")));
+
+        // However often it was throttled, it has all of its attempts.
+        let mut sending = SendStatus::start(at(0));
+        let retry = RetryPolicy { max_attempts: Some(2), ..RetryPolicy::DELIVERY };
+        for (now, outcome) in
+            [(0, throttled()), (99, throttled()), (199, throttled()), (299, busy())]
+        {
+            let holder = Holder::new("ann").unwrap();
+            sending = sending.lease(holder, at(now), LeaseDuration::DEFAULT).unwrap();
+            let proof = ann(Some(sending.epoch));
+            sending = sending.report(outcome, &proof, at(now), &retry, ONCE, Jitter::NONE).unwrap();
+            assert_eq!(sending.state.name(), SendState::Failed, "at {now} s");
+        }
+        assert_eq!(sending.attempts, 1);
 
         let postponed = standing(SendState::Sending).postpone(at(9), &ann(Some(1))).unwrap();
         assert_eq!((postponed.attempts, postponed.first_try), (0, Some(at(0))));

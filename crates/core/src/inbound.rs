@@ -23,8 +23,8 @@ mod file;
 mod limits;
 
 pub use correction::{
-    EditAction, RECALLED_BY_AUTHOR, REMOVED_BY_OTHER, RecallAction, StoredVersion, decide_edit,
-    decide_recall,
+    EditAction, RECALLED_BY_AUTHOR, REMOVED_BY_OTHER, RecallAction, RecallFollowUp, RecallStep,
+    StoredVersion, decide_edit, decide_recall,
 };
 pub use event::{ChatPosition, InboundEvent, MessageEdit, MessageRecall, TunnelNotice};
 pub use fetched_mail::{FetchedMail, RawMail, StoredBytes};

@@ -31,6 +31,10 @@ pub struct OutgoingMessage {
     /// `latin-1`: the text is an e-mail with one character for each of its bytes.
     pub charset: Option<String>,
     pub attachments: Vec<AttachmentRef>,
+    /// A card in the provider's own format, for providers that have cards: `content.card`.
+    pub card: Option<Value>,
+    /// Whether the recipient gets no notification sound, where the provider can do that.
+    pub silent: bool,
     /// The key `email` of the MsgObject, when it has the form of [`EmailHeaders`].
     pub email: Option<EmailHeaders>,
 }
@@ -94,6 +98,8 @@ impl OutgoingMessage {
             format: content.format,
             charset: content.charset,
             attachments: refs.filter_map(AttachmentRef::from_json).collect(),
+            card: content.card.filter(Value::is_object),
+            silent: message.options["silent"] == true,
             // Senders may use this key for anything else.
             email: message.email.and_then(|email| serde_json::from_value(email).ok()),
         })
@@ -150,6 +156,8 @@ struct StoredMessage {
     #[serde(default)]
     thread: StoredThread,
     content: StoredContent,
+    #[serde(default)]
+    options: Value,
     email: Option<Value>,
 }
 
@@ -166,6 +174,7 @@ struct StoredContent {
     title: Option<String>,
     format: Option<String>,
     charset: Option<String>,
+    card: Option<Value>,
     #[serde(default)]
     refs: Value,
 }
@@ -189,7 +198,8 @@ mod tests {
                 {"role": "attachment", "target": {"hash": hash.to_string(), "name": "log.txt"}},
                 {"role": "attachment", "label": "no hash", "target": {"hash": "x"}},
                 {"role": "link", "target": {"hash": hash.to_string()}},
-            ]},
+            ], "card": {"schema": "2.0"}},
+            "options": {"silent": true},
             "email": {"message_id": "<1@example.com>", "references": ["<0@example.com>"],
                       "headers": [["X-Monoco-Loop", "ann@example.com"]]},
         });
@@ -211,6 +221,8 @@ mod tests {
                 name: "log.txt".to_owned(),
                 mime_type: DEFAULT_MIME_TYPE.to_owned(),
             }],
+            card: Some(json!({"schema": "2.0"})),
+            silent: true,
             email: Some(EmailHeaders {
                 message_id: Some("<1@example.com>".to_owned()),
                 references: vec!["<0@example.com>".to_owned()],
@@ -228,7 +240,8 @@ mod tests {
         assert_eq!((resolved.to.as_slice(), resolved.cc.as_slice()), (&[ann][..], &[bob][..]));
         assert!(!resolved.has_unresolved_targets());
         assert!(OutgoingMessage::parse("{}").is_err());
-        let other = r#"{"from": "did:monoco:me", "content": {}, "email": "ann@example.com"}"#;
-        assert_eq!(OutgoingMessage::parse(other).unwrap().email, None, "a key of the sender");
+        let other = r#"{"from": "did:monoco:me", "content": {"card": "x"}, "email": "a@b.c"}"#;
+        let other = OutgoingMessage::parse(other).unwrap();
+        assert_eq!((other.email, other.card, other.silent), (None, None, false), "own keys");
     }
 }

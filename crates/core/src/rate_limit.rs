@@ -27,7 +27,8 @@ pub struct Rate {
 pub struct SendLimits {
     /// Limits of each address.
     pub per_target: Vec<Rate>,
-    /// Limits of all addresses of the tunnel together.
+    /// Limits of all addresses of the tunnel together: the same for every kind of address that
+    /// they apply to, and empty for the others.
     pub per_tunnel: Vec<Rate>,
 }
 

@@ -146,6 +146,22 @@ impl RetryPolicy {
         let backoff = if retry_after.is_some() { self.backoff.tenth() } else { self.backoff };
         Self { backoff, max_attempts: None, ..*self }
     }
+
+    /// Returns the delay after a rate limit, `elapsed` after the first attempt began; `None` when
+    /// no further attempt is allowed. Attempts that a rate limit has ended are not counted, so the
+    /// delay grows with the time that has passed: it doubles, as after other failures.
+    pub fn rate_limit_delay(
+        &self,
+        elapsed: Duration,
+        retry_after: Option<Duration>,
+        jitter: Jitter,
+    ) -> Option<Duration> {
+        let policy = self.after_rate_limit(retry_after);
+        let Backoff { first, longest } = policy.backoff;
+        let delay = elapsed.clamp(first, longest.max(first));
+        let backoff = Backoff { first: delay, longest: delay };
+        Self { backoff, ..policy }.next_delay(1, elapsed, retry_after, jitter)
+    }
 }
 
 #[cfg(test)]
@@ -189,6 +205,22 @@ mod tests {
         assert_eq!(wait(0), 1);
         assert_eq!(wait(120), 120);
         assert_eq!(wait(u64::MAX), 3600);
+    }
+
+    #[test]
+    fn delay_after_rate_limits_grows_with_the_time_that_has_passed() {
+        let wait = |elapsed, after: Option<u64>| {
+            let (elapsed, after) = (Duration::from_secs(elapsed), after.map(Duration::from_secs));
+            RetryPolicy::CLAIM.rate_limit_delay(elapsed, after, Jitter::NONE).unwrap().as_millis()
+        };
+        assert_eq!(
+            [0, 1, 2, 8, 40].map(|elapsed| wait(elapsed, None)),
+            [1_000, 1_000, 2_000, 8_000, 30_000]
+        );
+        assert_eq!([0, 1, 40].map(|elapsed| wait(elapsed, Some(0))), [100, 1_000, 3_000]);
+        assert_eq!(wait(40, Some(60)), 60_000);
+        let day = Duration::from_secs(24 * 3600);
+        assert_eq!(RetryPolicy::DELIVERY.rate_limit_delay(day, None, Jitter::NONE), None);
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! ```
 
 /// Fewest hex digits at the beginning of a shortened id.
-const MIN_DIGITS: usize = 4;
+pub const MIN_DIGITS: usize = 4;
 
 /// An id that is given in part.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,22 +1,20 @@
 //! Runs a command on a Mail: passes the text on stdin and keeps its output in a log.
 //!
-//! The command and its child processes are one process group, so that they can be ended
-//! together when the claim is lost. The leader of the group is a guard: a shell that waits
-//! for a line on a pipe and kills the group when the pipe closes without one. So the command
-//! also ends when this process is killed and cannot end it.
+//! The caller gives a command that leads a process group, so that its processes can be stopped
+//! together when the claim is lost, and that ends when this process is killed and cannot end it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use monoco_core::mail::MailId;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::sync::oneshot;
 
 use super::{CheckedDir, MailboxError, at};
@@ -35,13 +33,14 @@ const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Limit of the line that explains a failure, in characters.
 const MAX_LINE: usize = 500;
 
-/// Script of the guard. SIGINT and SIGTERM are for the command; it may need time to end.
-const GUARD: &str = "trap '' INT TERM HUP; read -r line || kill -KILL 0";
+/// Added to the number of the signal that ended a command, as a shell does.
+pub const SIGNAL_CODE: i32 = 128;
 
 /// A command to run.
 #[derive(Debug)]
-pub struct CommandJob<'a> {
-    pub command: &'a [OsString],
+pub struct CommandJob {
+    /// Leads a process group, and kills what it started on SIGQUIT.
+    pub command: Command,
     pub variables: Vec<(&'static str, OsString)>,
     pub input: String,
     /// File that receives the output, from [`create_log`].
@@ -59,15 +58,12 @@ pub struct CommandOutput {
 
 #[derive(Debug)]
 pub struct CommandChild {
-    group: Pid,
+    leader: Pid,
     over: Arc<AtomicBool>,
     ended: oneshot::Receiver<io::Result<ExitStatus>>,
     drained: mpsc::Receiver<()>,
     last_line: Arc<Mutex<String>>,
 }
-
-/// Kills its process group when this process ends without [`Self::release`].
-struct GroupGuard(Child);
 
 /// A log of limited size.
 #[derive(Debug)]
@@ -82,23 +78,12 @@ struct CommandLog {
 /// # Errors
 ///
 /// When the program does not exist or cannot be started.
-pub fn start(job: CommandJob<'_>) -> io::Result<CommandChild> {
-    let Some((program, arguments)) = job.command.split_first() else {
-        return Err(io::Error::other("there is no command"));
-    };
+pub fn start(mut job: CommandJob) -> io::Result<CommandChild> {
     let log = Arc::new(Mutex::new(CommandLog { file: job.log, left: MAX_LOG, cut: false }));
-    let guard = GroupGuard::start()?;
-    let group = i32::try_from(guard.0.id()).ok();
-    let group = group.ok_or_else(|| io::Error::other("the process id is out of range"))?;
-    let mut child = Command::new(program)
-        .args(arguments)
-        .envs(job.variables)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(group)
-        .spawn()?;
-    let group = Pid::from_raw(group).ok_or_else(|| io::Error::other("the guard has no process"))?;
+    job.command.envs(job.variables);
+    job.command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = job.command.spawn()?;
+    let leader = Pid::from_child(&child);
 
     if let Some(mut stdin) = child.stdin.take() {
         let input = job.input;
@@ -128,26 +113,9 @@ pub fn start(job: CommandJob<'_>) -> io::Result<CommandChild> {
     std::thread::spawn(move || {
         let status = child.wait();
         ending.store(true, Ordering::SeqCst);
-        guard.release();
         say.send(status)
     });
-    Ok(CommandChild { group, over, ended, drained, last_line })
-}
-
-impl GroupGuard {
-    fn start() -> io::Result<Self> {
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", GUARD]).stdin(Stdio::piped()).stdout(Stdio::null());
-        Ok(Self(command.stderr(Stdio::null()).process_group(0).spawn()?))
-    }
-
-    /// Ends the guard. Processes that the command left behind stay alive.
-    fn release(mut self) {
-        if let Some(mut pipe) = self.0.stdin.take() {
-            let _ = pipe.write_all(b"over\n");
-        }
-        let _ = self.0.wait();
-    }
+    Ok(CommandChild { leader, over, ended, drained, last_line })
 }
 
 /// The path of a program, searched in `path` (as in the variable PATH) unless its name
@@ -178,9 +146,18 @@ impl CommandChild {
 
     /// Sends a signal to the process group.
     pub fn signal(&self, signal: Signal) {
-        // The process id may be reused after the command has ended.
+        self.unless_over(|leader| kill_process_group(leader, signal));
+    }
+
+    /// Kills all processes of the command, also those in process groups of their own.
+    pub fn kill(&self) {
+        self.unless_over(|leader| kill_process(leader, Signal::QUIT));
+    }
+
+    /// The process id may be reused after the command has ended.
+    fn unless_over(&self, send: impl FnOnce(Pid) -> rustix::io::Result<()>) {
         if !self.over.load(Ordering::SeqCst) {
-            let _ = kill_process_group(self.group, signal);
+            let _ = send(self.leader);
         }
     }
 
@@ -197,16 +174,21 @@ impl CommandChild {
 
 /// Exit code of a command as a shell reports it.
 pub fn code(status: ExitStatus) -> u8 {
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    let code = status.code().or_else(|| status.signal().map(|signal| SIGNAL_CODE + signal));
     u8::try_from(code.unwrap_or(1)).unwrap_or(1)
+}
+
+/// The signal that an exit code above 128 stands for.
+pub fn signal_of(code: i32) -> Option<i32> {
+    Some(code - SIGNAL_CODE).filter(|signal| (1..=64).contains(signal))
 }
 
 /// Describes how a command ended.
 pub fn how(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("the command ended with exit code {code}"),
-        (None, Some(signal)) => format!("the command was ended by signal {signal}"),
-        (None, None) => "the command ended".to_owned(),
+    let code = code(status);
+    match signal_of(code.into()) {
+        Some(signal) => format!("the command was ended by signal {signal}"),
+        None => format!("the command ended with exit code {code}"),
     }
 }
 
@@ -305,6 +287,7 @@ fn keep_last_line(line: &mut Vec<u8>, bytes: &[u8], last: &Mutex<String>) {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::process::CommandExt;
 
     use super::*;
 
@@ -317,9 +300,10 @@ mod tests {
         let logs = CheckedDir::open_root(dir.path()).unwrap();
         let file = create_log(&logs, &ID.parse().unwrap(), 2).unwrap();
         let log = dir.path().join(format!("{ID}.2.log"));
-        let command: Vec<_> = ["sh", "-c", script].map(OsString::from).into();
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).process_group(0);
         let job = CommandJob {
-            command: &command,
+            command,
             variables: vec![("MONOCO_MAIL_ID", "webhook_01".into())],
             input: input.to_owned(),
             log: file,
@@ -363,7 +347,7 @@ mod tests {
             "sh -c 'trap \"echo bye; exit 3\" TERM; echo up; while :; do sleep 0.01; done'";
         let (code, _, log) = run(&format!("{script}; exit $?"), "", Some(Signal::TERM));
         assert!(code == 143 || code == 3, "{code}");
-        assert!(String::from_utf8_lossy(&log).contains("bye"), "the inner one heard it");
+        assert!(String::from_utf8_lossy(&log).contains("bye"), "the inner process got it");
     }
 
     #[test]

@@ -7,14 +7,12 @@ use std::collections::BinaryHeap;
 use std::path::Path;
 
 use monoco_core::mail::{Mail, MailId};
+use monoco_core::short_id::MIN_DIGITS;
 use monoco_core::time::Timestamp;
 
 use super::paths::MAX_MAIL_FILE_BYTES;
 use super::workspace::WorkspaceDir;
 use super::{CheckedDir, MailboxError, inbox_cache};
-
-/// Minimum number of hex digits that select a Mail.
-const MIN_HEX_DIGITS: usize = 6;
 
 /// Lengths of the time and of the hash in a file name.
 const STAMP: usize = 15;
@@ -32,7 +30,9 @@ pub struct MailSelector {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} does not name a Mail: want its id, or at least 6 hex digits of it")]
+#[error(
+    "{0:?} is not the id of a Mail; expected its id, or at least {MIN_DIGITS} hex digits of it"
+)]
 pub struct InvalidMailFileName(String);
 
 impl MailFileName {
@@ -92,7 +92,7 @@ impl MailSelector {
             (1..=32).contains(&provider.len())
                 && provider.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
         });
-        let hashed = (MIN_HEX_DIGITS..=UID).contains(&uid.len())
+        let hashed = (MIN_DIGITS..=UID).contains(&uid.len())
             && uid.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         if named && hashed { Ok(Self { provider, uid: uid.to_owned() }) } else { Err(bad()) }
     }

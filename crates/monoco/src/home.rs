@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ConfigSource;
 
-mod process;
+pub mod process;
 mod token;
 
 use process::ProcessIdentity;

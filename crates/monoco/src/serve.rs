@@ -46,6 +46,7 @@ use crate::pipeline::Pipeline;
 use crate::pipeline::config::PipelineConfig;
 use crate::pipeline::queue::{LetterQueue, QueueNotifier};
 use crate::signals::{ProcessSignals, SignalAction};
+use crate::supervisor;
 use crate::task_group::TaskGroup;
 
 /// How long tasks may take to finish when the courier stops.
@@ -97,6 +98,8 @@ pub async fn run(
     check_mailbox(&config.mailbox(&home))?;
     log.set_level(config.log_level);
     let _lock = home.lock()?;
+    // Processes of workers of a courier that was killed together with their supervisors.
+    let _ = tokio::task::spawn_blocking(supervisor::kill_orphans).await;
     let listeners = Listeners::bind(&home, &config).await?;
     let mut signals = ProcessSignals::install()?;
     let mut info = CourierInfo {

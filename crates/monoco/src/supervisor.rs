@@ -1,27 +1,33 @@
-//! Runs a command under supervision: no process that it starts outlives it or its caller.
+//! Runs a command under supervision: no process that it starts outlives its caller.
 //!
 //! The supervisor is this program in a mode of its own, started by [`supervised`]. It is a
 //! subreaper: a descendant whose parent has exited becomes its child, also one in a session of
-//! its own. It kills all descendants when the command has exited, when they use too much memory
-//! together, and when the caller has exited or has closed the pipe that is the supervisor's
-//! standard output. It starts the command through a second mode, which asks the kernel to kill
-//! the command if the supervisor is killed, and limits the address space.
+//! its own. It kills all descendants when they use too much memory together, on SIGQUIT, and
+//! when the caller has exited or has closed the pipe that is the supervisor's standard output.
+//! It starts the command through a second mode, which asks the kernel to kill the command if
+//! the supervisor is killed, and limits the address space. Processes that a killed supervisor
+//! could not kill are found by [`kill_orphans`].
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, PipeReader, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 
+use monoco_mailbox::child::SIGNAL_CODE;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getpid, getppid, getrlimit,
-    kill_process, pidfd_open, set_child_subreaper, set_parent_process_death_signal, setrlimit,
-    wait,
+    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, geteuid, getpid, getppid, getrlimit,
+    kill_process, pidfd_open, pidfd_send_signal, set_child_subreaper,
+    set_parent_process_death_signal, setrlimit, wait,
 };
 use tokio::signal::unix::{SignalKind, signal};
+
+use crate::home::process::ProcessIdentity;
 
 /// First arguments of the two modes.
 const SUPERVISE: &str = "--supervise-command";
@@ -31,11 +37,38 @@ const EXECUTE: &str = "--execute-command";
 pub const START_ERROR: &str = "monoco-exec: ";
 pub const START_ERROR_CODE: u8 = 127;
 
-/// Added to the number of the signal that ended the command, as a shell does.
-pub const SIGNAL_CODE: i32 = 128;
+/// The supervisor of a process whose command must leave none behind.
+pub const SUPERVISOR_VARIABLE: &str = "MONOCO_SUPERVISOR";
 
 /// How often the memory of the descendants is measured.
 const MEMORY_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+
+/// What the pipe of signals contains.
+const STOP: u8 = b's';
+const KILL: u8 = b'k';
+
+/// How often [`kill_orphans`] searches again, because a process has started another one.
+const MAX_ORPHAN_SEARCHES: usize = 100;
+
+/// How long [`kill_orphans`] waits until a killed process has exited.
+const KILL_TIMEOUT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// What happens to processes that a command leaves behind when it exits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leftovers {
+    Kill,
+    /// They stay, unless the command was asked to stop or was ended by a signal.
+    Keep,
+}
+
+impl Leftovers {
+    const fn as_arg(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::Keep => "keep",
+        }
+    }
+}
 
 /// Returns a command that runs `words` under supervision, in a process group of its own. Each
 /// process, and all together, can use `memory` bytes; 0 for no limit. The supervisor survives
@@ -43,9 +76,10 @@ const MEMORY_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 /// that of the command, or 128 and the number of the signal that ended the command.
 ///
 /// The caller pipes stdout, and closes the pipe to end the command.
-pub fn supervised(words: &[impl AsRef<OsStr>], memory: u64) -> Command {
+pub fn supervised(words: &[impl AsRef<OsStr>], memory: u64, leftovers: Leftovers) -> Command {
     let mut command = Command::new(program());
-    command.arg(SUPERVISE).arg(memory.to_string()).args(words).process_group(0);
+    command.args([SUPERVISE, leftovers.as_arg(), &memory.to_string()]);
+    command.args(words).process_group(0);
     command
 }
 
@@ -79,19 +113,24 @@ fn program() -> PathBuf {
 fn supervise(mut args: Vec<OsString>) -> io::Result<u8> {
     let own = getpid();
     set_child_subreaper(Some(own))?;
-    // A registered signal is no longer fatal for this process. The command gets the default.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let _context = runtime.enter();
-    for kind in [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()] {
-        drop(signal(kind)?);
-    }
+    let keeps = !args.is_empty() && args.remove(0) == Leftovers::Keep.as_arg();
     let memory = number(args.first())?;
+    let signals = signal_pipe()?;
     args.insert(0, own.as_raw_pid().to_string().into());
-    let mut child = Command::new(program()).arg(EXECUTE).args(args).spawn()?;
-    let end = watch(&mut child, own, memory);
-    kill_children(own);
+    let mut command = Command::new(program());
+    command.arg(EXECUTE).args(args);
+    match keeps {
+        // A process that is kept has no supervisor after this one has exited.
+        true => command.env_remove(SUPERVISOR_VARIABLE),
+        false => command.env(SUPERVISOR_VARIABLE, ProcessIdentity::of(own).to_string()),
+    };
+    let mut child = command.spawn()?;
+    let end = watch(&mut child, own, memory, signals);
+    if !(keeps && matches!(end, Ok(CommandEnd::Exited(_)))) {
+        kill_children(own);
+    }
     match end? {
-        CommandEnd::Exited(status) => {
+        CommandEnd::Exited(status) | CommandEnd::Stopped(status) => {
             let code = status.code().unwrap_or(SIGNAL_CODE + status.signal().unwrap_or_default());
             Ok(u8::try_from(code).unwrap_or(u8::MAX))
         }
@@ -101,33 +140,93 @@ fn supervise(mut args: Vec<OsString>) -> io::Result<u8> {
                 writeln!(io::stderr(), "the processes of the command used more than {most} MiB");
             Ok(1)
         }
-        CommandEnd::CallerGone => Ok(1),
+        CommandEnd::Killed => Ok(u8::try_from(SIGNAL_CODE + Signal::KILL.as_raw()).unwrap_or(1)),
     }
 }
 
 enum CommandEnd {
     Exited(ExitStatus),
+    /// The command exited after a signal that asked it to, or was ended by one.
+    Stopped(ExitStatus),
     OutOfMemory,
-    CallerGone,
+    /// The caller has exited, or asked to kill the command.
+    Killed,
+}
+
+/// Registers the signals of the supervisor, which are then no longer fatal for this process; the
+/// command gets the default. Returns a pipe from which they are read: [`STOP`] for one that asks
+/// the command to stop, [`KILL`] for SIGQUIT.
+fn signal_pipe() -> io::Result<PipeReader> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let context = runtime.enter();
+    let mut quit = signal(SignalKind::quit())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    drop(context);
+    let (reader, mut writer) = io::pipe()?;
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        runtime.block_on(async {
+            loop {
+                let byte = tokio::select! {
+                    _ = quit.recv() => KILL,
+                    _ = terminate.recv() => STOP,
+                    _ = interrupt.recv() => STOP,
+                    _ = hangup.recv() => STOP,
+                };
+                if writer.write_all(&[byte]).is_err() {
+                    return;
+                }
+            }
+        });
+    })?;
+    Ok(reader)
 }
 
 /// Waits until the command has exited or must be killed.
-fn watch(child: &mut Child, own: Pid, memory: u64) -> io::Result<CommandEnd> {
+fn watch(
+    child: &mut Child,
+    own: Pid,
+    memory: u64,
+    mut signals: PipeReader,
+) -> io::Result<CommandEnd> {
     let exit = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
     let stdout = io::stdout();
     let interval = (memory > 0).then_some(&MEMORY_INTERVAL);
+    let mut is_stopped = false;
     loop {
         // The error of a pipe without a reader is always reported.
-        let mut events =
-            [PollFd::new(&exit, PollFlags::IN), PollFd::new(&stdout, PollFlags::empty())];
-        match poll(&mut events, interval) {
-            Ok(0) if memory_of_descendants(own) > memory => return Ok(CommandEnd::OutOfMemory),
-            Ok(0) | Err(Errno::INTR) => {}
-            Ok(_) if !events[0].revents().is_empty() => {
-                return child.wait().map(CommandEnd::Exited);
-            }
-            Ok(_) => return Ok(CommandEnd::CallerGone),
+        let mut events = [
+            PollFd::new(&signals, PollFlags::IN),
+            PollFd::new(&exit, PollFlags::IN),
+            PollFd::new(&stdout, PollFlags::empty()),
+        ];
+        let count = match poll(&mut events, interval) {
+            Ok(count) => count,
+            Err(Errno::INTR) => continue,
             Err(error) => return Err(error.into()),
+        };
+        let [signalled, exited, closed] = events.map(|event| !event.revents().is_empty());
+        if signalled {
+            let mut byte = [0];
+            signals.read_exact(&mut byte)?;
+            if byte[0] == KILL {
+                return Ok(CommandEnd::Killed);
+            }
+            is_stopped = true;
+        } else if exited {
+            let status = child.wait()?;
+            // A command that a signal has ended was not finished either.
+            let is_stopped = is_stopped || status.signal().is_some();
+            return Ok(if is_stopped {
+                CommandEnd::Stopped(status)
+            } else {
+                CommandEnd::Exited(status)
+            });
+        } else if closed {
+            return Ok(CommandEnd::Killed);
+        } else if count == 0 && memory_of_descendants(own) > memory {
+            return Ok(CommandEnd::OutOfMemory);
         }
     }
 }
@@ -150,6 +249,46 @@ fn kill_children(own: Pid) {
         }
         let _ = wait(WaitOptions::empty());
     }
+}
+
+/// Kills the processes of this user whose supervisor was killed and could not kill them: those
+/// in sessions of their own. Their environment names the supervisor.
+pub fn kill_orphans() {
+    for _ in 0..MAX_ORPHAN_SEARCHES {
+        let orphans = orphans();
+        if orphans.is_empty() {
+            return;
+        }
+        for orphan in orphans {
+            let _ = pidfd_send_signal(&orphan, Signal::KILL);
+            let _ = poll(&mut [PollFd::new(&orphan, PollFlags::IN)], Some(&KILL_TIMEOUT));
+        }
+    }
+}
+
+fn orphans() -> Vec<OwnedFd> {
+    let (own, user) = (getpid(), geteuid().as_raw());
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let processes = entries.filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
+        if pid == own || entry.metadata().ok()?.uid() != user {
+            return None;
+        }
+        // Opened before the environment is read, so that a reused id is not killed.
+        let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        let environment = fs::read(entry.path().join("environ")).ok()?;
+        let supervisor = supervisor_in(&environment)?;
+        (!supervisor.is_running()).then_some(process)
+    });
+    processes.collect()
+}
+
+fn supervisor_in(environment: &[u8]) -> Option<ProcessIdentity> {
+    let mut variables = environment.split(|byte| *byte == 0);
+    let value = variables.find_map(|variable| {
+        variable.strip_prefix(SUPERVISOR_VARIABLE.as_bytes())?.strip_prefix(b"=")
+    })?;
+    ProcessIdentity::parse(std::str::from_utf8(value).ok()?)
 }
 
 /// Returns the children of all threads of a process.

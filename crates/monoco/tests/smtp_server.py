@@ -5,8 +5,8 @@ Usage: smtp_server.py PORT SPOOL none|starttls|implicit CERT KEY [RULE...]
 Accepts the password `secret` for every user. Each accepted mail becomes two files in SPOOL:
 N.eml with its bytes and N.json with its envelope. A rule is `STAGE=ANSWER[*TIMES][@WORD]`. STAGE
 is MAIL, RCPT or DATA. ANSWER is a reply such as `450 4.2.0 later`, `drop` (close the connection
-without an answer; after DATA the mail is in the spool, as when an answer is lost) or
-`wait:SECONDS` (answer later). A rule applies TIMES times (default: always), and only when the
+without an answer; after DATA the mail is in the spool, as when an answer is lost),
+`wait:SECONDS` (answer later) or `hold` (answer when SPOOL has a file `release`). A rule applies TIMES times (default: always), and only when the
 address or the mail contains WORD. Ends when its standard input is closed.
 """
 
@@ -53,6 +53,10 @@ class Handler:
         if answer and answer.startswith("wait:"):
             await asyncio.sleep(float(answer[5:]))
             return None
+        if answer == "hold":
+            while not os.path.exists(os.path.join(self.spool, "release")):
+                await asyncio.sleep(0.02)
+            return None
         return answer
 
     async def handle_EHLO(self, server, session, envelope, hostname, responses):
@@ -77,7 +81,7 @@ class Handler:
 
     async def handle_DATA(self, server, session, envelope):
         answer = self.rule("DATA", envelope.original_content.decode("latin-1"))
-        if answer is None or answer == "drop" or answer.startswith("wait:"):
+        if answer in (None, "drop", "hold") or answer.startswith("wait:"):
             self.store(session, envelope)
         return await self.play(server, answer) or "250 2.0.0 accepted"
 

@@ -23,8 +23,11 @@ pub struct SimEvent {
     pub reason: &'static str,
     /// Number of frames to send at each attempt.
     pub copies: u32,
-    /// Place in the queue, which an event keeps when it is sent again; 0 until it is ready.
-    order: u64,
+    /// Time at which the event was added, in microseconds.
+    pub created_us: u64,
+    /// Place among the events of its app, from 1, which an event keeps when it is sent again; 0
+    /// until it is ready.
+    pub order: u64,
 }
 
 /// A frame that was sent and not acknowledged.
@@ -51,7 +54,8 @@ enum DueItem {
 #[derive(Debug, Default)]
 pub struct EventQueue {
     next_number: u64,
-    next_order: u64,
+    /// The last place that was given, by app.
+    last_order: HashMap<usize, u64>,
     next_due: u64,
     events: HashMap<u64, SimEvent>,
     /// Numbers of events to send by app and place.
@@ -77,11 +81,23 @@ impl EventQueue {
         key: String,
         payload: Arc<str>,
         copies: u32,
+        created_us: u64,
     ) -> u64 {
         self.next_number += 1;
         let number = self.next_number;
-        let event =
-            SimEvent { number, app, topic, key, payload, attempt: 0, reason: "", copies, order: 0 };
+        let (attempt, reason, order) = (0, "", 0);
+        let event = SimEvent {
+            number,
+            app,
+            topic,
+            key,
+            payload,
+            attempt,
+            reason,
+            copies,
+            created_us,
+            order,
+        };
         self.events.insert(number, event);
         number
     }
@@ -90,8 +106,9 @@ impl EventQueue {
     pub fn make_ready(&mut self, number: u64) {
         let Some(event) = self.events.get_mut(&number) else { return };
         if event.order == 0 {
-            self.next_order += 1;
-            event.order = self.next_order;
+            let last = self.last_order.entry(event.app).or_default();
+            *last += 1;
+            event.order = *last;
         }
         self.ready.entry(event.app).or_default().insert(event.order, number);
     }
@@ -113,6 +130,90 @@ impl EventQueue {
             self.ready.remove(&app);
         }
         self.events.get(&number?).cloned()
+    }
+
+    /// Events of an app that can be sent now, in their order.
+    pub fn ready_of(&self, app: usize) -> impl Iterator<Item = &SimEvent> {
+        let numbers = self.ready.get(&app).into_iter().flat_map(BTreeMap::values);
+        numbers.filter_map(|number| self.events.get(number))
+    }
+
+    /// Takes the event at this place, if it can be sent now.
+    pub fn take_at(&mut self, app: usize, order: u64) -> Option<SimEvent> {
+        let number = self.ready.get_mut(&app)?.remove(&order)?;
+        if self.ready.get(&app).is_some_and(BTreeMap::is_empty) {
+            self.ready.remove(&app);
+        }
+        self.events.get(&number).cloned()
+    }
+
+    /// Finishes the events of an app before this place that can be sent now; returns the
+    /// microseconds since each was added. An event with several copies stays for the next call.
+    pub fn confirm_before(&mut self, app: usize, order: u64, now: u64) -> Vec<u64> {
+        let numbers = self.ready.get(&app).into_iter().flat_map(|ready| ready.range(..order));
+        let confirmed: Vec<_> = numbers.map(|(order, number)| (*order, *number)).collect();
+        let mut ages = Vec::new();
+        for (order, number) in confirmed {
+            let Some(event) = self.events.get_mut(&number) else { continue };
+            if event.copies > 1 {
+                event.copies -= 1;
+                continue;
+            }
+            ages.push(now.saturating_sub(event.created_us));
+            self.take_at(app, order);
+            self.finish(number);
+        }
+        ages
+    }
+
+    /// Drops the oldest events of an app that can be sent now, all but the newest `keep`; returns
+    /// their number.
+    pub fn keep_newest(&mut self, app: usize, keep: usize) -> usize {
+        let numbers = self.ready.get(&app).into_iter().flat_map(BTreeMap::iter);
+        let dropped: Vec<_> = numbers.rev().skip(keep).map(|(o, n)| (*o, *n)).collect();
+        for (order, number) in &dropped {
+            self.take_at(app, *order);
+            self.finish(*number);
+        }
+        dropped.len()
+    }
+
+    /// Drops the events of an app that can be sent now and were added before `time`; returns their
+    /// number.
+    pub fn drop_older(&mut self, app: usize, time: u64) -> usize {
+        let old = self.ready_of(app).take_while(|event| event.created_us < time).count();
+        let ready = self.ready.get(&app).map_or(0, BTreeMap::len);
+        if old == 0 { 0 } else { self.keep_newest(app, ready - old) }
+    }
+
+    /// Makes events of an app ready that wait for their next attempt.
+    pub fn end_pauses(&mut self, app: usize) {
+        let events = &self.events;
+        let is_of_app = |item: &DueItem| match item {
+            DueItem::Retry(number) => events.get(number).is_some_and(|event| event.app == app),
+            DueItem::Frame(_) => false,
+        };
+        let waiting: Vec<_> =
+            self.due.iter().filter(|(_, item)| is_of_app(item)).map(|(due, _)| *due).collect();
+        for due in waiting {
+            if let Some(DueItem::Retry(number)) = self.due.remove(&due) {
+                self.make_ready(number);
+            }
+        }
+    }
+
+    /// Events of an app that are not finished.
+    pub fn waiting(&self, app: usize) -> usize {
+        self.events.values().filter(|event| event.app == app).count()
+    }
+
+    /// The last place that was given to an event of an app; 0 before the first.
+    pub fn last_order(&self, app: usize) -> u64 {
+        self.last_order.get(&app).copied().unwrap_or(0)
+    }
+
+    pub fn contains(&self, number: u64) -> bool {
+        self.events.contains_key(&number)
     }
 
     /// Drops an event that was delivered or is lost.
@@ -231,9 +332,63 @@ mod tests {
 
     fn queue_with_one() -> (EventQueue, u64) {
         let mut queue = EventQueue::default();
-        let number = queue.add(0, "message", "Ev1".to_owned(), "{}".into(), 1);
+        let number = queue.add(0, "message", "Ev1".to_owned(), "{}".into(), 1, 0);
         queue.make_ready(number);
         (queue, number)
+    }
+
+    /// Adds events of app 1 that were created at these times.
+    fn add_ready(queue: &mut EventQueue, times: &[u64]) {
+        for time in times {
+            let number = queue.add(1, "message", String::new(), "{}".into(), 1, *time);
+            queue.make_ready(number);
+        }
+    }
+
+    fn places(queue: &EventQueue) -> Vec<u64> {
+        queue.ready_of(1).map(|event| event.order).collect()
+    }
+
+    #[test]
+    fn events_before_a_place_are_confirmed_and_have_an_age() {
+        let (mut queue, _) = queue_with_one();
+        add_ready(&mut queue, &[10, 20, 30]);
+        assert_eq!(places(&queue), [1, 2, 3], "each app has places of its own");
+        assert_eq!(queue.confirm_before(1, 3, 100), [90, 80]);
+        assert_eq!(places(&queue), [3]);
+        assert_eq!((queue.len(), queue.waiting(1), queue.last_order(1)), (2, 1, 3));
+    }
+
+    #[test]
+    fn event_with_two_copies_is_confirmed_by_the_second_call() {
+        let mut queue = EventQueue::default();
+        let number = queue.add(1, "message", String::new(), "{}".into(), 2, 0);
+        queue.make_ready(number);
+        assert!(queue.confirm_before(1, 2, 5).is_empty());
+        assert_eq!(places(&queue), [1]);
+        assert_eq!(queue.confirm_before(1, 2, 5), [5]);
+        assert!(!queue.has_ready());
+    }
+
+    #[test]
+    fn oldest_events_are_dropped_by_number_and_by_time() {
+        let mut queue = EventQueue::default();
+        add_ready(&mut queue, &[10, 20, 30, 40]);
+        assert_eq!(queue.drop_older(1, 11), 1);
+        assert_eq!(queue.keep_newest(1, 2), 1);
+        assert_eq!(places(&queue), [3, 4]);
+        assert_eq!((queue.keep_newest(1, 0), queue.len()), (2, 0));
+    }
+
+    #[test]
+    fn event_that_waits_for_its_next_attempt_can_be_made_ready() {
+        let mut queue = EventQueue::default();
+        add_ready(&mut queue, &[10, 20]);
+        let first = queue.take_at(1, 1).unwrap();
+        queue.retry_at(first.number, "http_error", 1000);
+        assert_eq!(places(&queue), [2]);
+        queue.end_pauses(1);
+        assert_eq!((places(&queue), queue.next_due()), (vec![1, 2], None));
     }
 
     #[test]
@@ -262,7 +417,7 @@ mod tests {
     #[test]
     fn event_that_is_sent_again_keeps_its_place() {
         let (mut queue, first) = queue_with_one();
-        let second = queue.add(0, "message", "Ev2".to_owned(), "{}".into(), 1);
+        let second = queue.add(0, "message", "Ev2".to_owned(), "{}".into(), 1, 0);
         queue.make_ready(second);
         queue.take_ready(0).unwrap();
         queue.frame_sent(first, 1, "a".to_owned(), 0, 10);

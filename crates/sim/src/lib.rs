@@ -6,7 +6,8 @@
 //!
 //! # Reading order
 //!
-//! * `provider`: what one network implements; `slack`, `dingtalk` and `lark` are the networks.
+//! * `provider`: what one network implements; `slack`, `dingtalk`, `lark` and `telegram` are the
+//!   networks.
 //! * `world`: the state of one emulator: chats, messages, files, sockets, queue, chaos.
 //! * `event_queue`: events on their way to the bot, acknowledgements and redelivery.
 //! * `server`, `socket`, `push`: HTTP server, WebSocket server, HTTP callbacks.
@@ -38,6 +39,7 @@ mod signature;
 mod slack;
 mod socket;
 mod store;
+mod telegram;
 mod world;
 
 pub use server::{SimError, Simulator};
@@ -48,6 +50,7 @@ pub enum SimNetwork {
     Slack,
     DingTalk,
     Lark,
+    Telegram,
 }
 
 /// How an emulator is started.

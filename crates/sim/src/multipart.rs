@@ -41,12 +41,21 @@ fn read_part(part: &Bytes) -> Option<FormPart> {
     })
 }
 
-/// The value of a parameter of a header, without its quotes.
+/// The value of a parameter of a header, without its quotes. Browsers and SDKs write a quotation
+/// mark in a file name as `%22`, so none is inside a quoted value.
 fn parameter(header: &str, name: &str) -> Option<String> {
-    header.split(';').skip(1).find_map(|part| {
-        let (key, value) = part.trim().split_once('=')?;
-        key.eq_ignore_ascii_case(name).then(|| value.trim_matches('"').to_owned())
-    })
+    let (_, mut rest) = header.split_once(';')?;
+    loop {
+        let (key, given) = rest.split_once('=')?;
+        let (value, behind) = match given.strip_prefix('"') {
+            Some(quoted) => quoted.split_once('"')?,
+            None => given.split_at(given.find(';').unwrap_or(given.len())),
+        };
+        if key.trim().eq_ignore_ascii_case(name) {
+            return Some(value.trim().replace("%22", "\""));
+        }
+        rest = behind.trim_start().trim_start_matches(';');
+    }
 }
 
 #[cfg(test)]
@@ -64,6 +73,18 @@ mod tests {
         assert_eq!((parts[0].name.as_str(), &parts[0].content[..]), ("type", &b"file"[..]));
         assert_eq!(parts[1].file_name.as_deref(), Some("a.txt"));
         assert_eq!(&parts[1].content[..], b"one\r\n--two");
+    }
+
+    #[test]
+    fn file_name_may_contain_separators_and_quotation_marks() {
+        let head = "Content-Disposition: form-data; name=\"a=b; c\"; filename=\"x;y=%22z%22.txt\"";
+        assert_eq!(parameter(head, "filename").as_deref(), Some("x;y=\"z\".txt"));
+        assert_eq!(parameter(head, "name").as_deref(), Some("a=b; c"));
+        assert_eq!(
+            parameter("multipart/form-data; charset=x; boundary=b", "boundary").as_deref(),
+            Some("b")
+        );
+        assert_eq!(parameter(head, "other"), None);
     }
 
     #[test]

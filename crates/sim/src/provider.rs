@@ -14,6 +14,7 @@ use crate::control::{
 };
 use crate::event_queue::SimEvent;
 use crate::http::{SimRequest, SimResponse};
+use crate::push::PushResult;
 use crate::settings::SimSettings;
 use crate::world::World;
 
@@ -44,6 +45,27 @@ pub enum FrameMeaning {
 pub struct PushRequest {
     pub headers: Vec<PushHeader>,
     pub body: String,
+}
+
+/// A call that waits for events: a number by which the network knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PollTicket(pub u64);
+
+/// What becomes of a call that waits for events.
+#[derive(Debug)]
+pub enum PollStep {
+    Answer(SimResponse),
+    /// Nothing yet: ask again when something happened, at the latest at this time in microseconds.
+    Wait(u64),
+}
+
+/// A fault that hits the calls that wait for events now.
+#[derive(Clone, Copy, Debug)]
+pub enum PollFault {
+    /// They are not answered but stay open; `false` ends this.
+    Silence(bool),
+    /// Their connections are closed without an answer.
+    Drop,
 }
 
 /// One emulated network. All methods run under the lock of the [`World`], so they must not wait.
@@ -107,6 +129,39 @@ pub trait SimProvider: Send + Sync {
 
     /// Returns the callback that checks a new URL, and the answer that it must have.
     fn push_challenge(&self, app: usize) -> Option<(PushRequest, String)>;
+
+    /// Whether the bot fetches events by calls instead of sockets.
+    fn is_polled(&self) -> bool {
+        false
+    }
+
+    /// Registers a call that may wait for events; `None` for any other call.
+    fn start_poll(&self, _: &mut World, _: &ApiCall, _: &SimRequest) -> Option<PollTicket> {
+        None
+    }
+
+    /// Answers a call that waits for events, or lets it wait.
+    fn resume_poll(&self, _: &mut World, _: PollTicket) -> PollStep {
+        PollStep::Answer(SimResponse::not_found("poll"))
+    }
+
+    /// Lets a fault hit the calls that wait for events now.
+    fn disturb_polls(&self, _: PollFault) {}
+
+    /// Names the lane of an event. Events of one lane are pushed one after the other, and wait
+    /// while one of them waits for a retry. Without lanes all events are pushed one after the
+    /// other, but do not wait for retries.
+    fn lane<'a>(&self, _: &'a SimEvent) -> Option<&'a str> {
+        None
+    }
+
+    /// Returns the milliseconds until a failed callback is sent again; `None` gives it up.
+    fn push_pause(&self, world: &World, event: &SimEvent, _: &PushResult) -> Option<u64> {
+        world.settings.push_retries_ms.get(event.attempt as usize).copied()
+    }
+
+    /// Uses the answer to a callback, where it has a meaning beyond its status.
+    fn push_ended(&self, _: &mut World, _: &SimEvent, _: &PushResult) {}
 
     /// Says something as a person in a chat; returns the id of the message.
     fn say(&self, world: &mut World, request: &SayRequest) -> Result<Value, ControlError>;

@@ -1,6 +1,7 @@
 //! HTTP callbacks: sends events to the URL of a bot, and retries them.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,6 +20,9 @@ use crate::world::{SimHub, World};
 
 /// Bytes of an answer that are read.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
+
+/// Events of an app that are looked at for one whose lane is free.
+const MAX_LOOKAHEAD: usize = 80;
 
 /// A callback URL on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,21 +54,23 @@ impl PushUrl {
 pub struct PushAnswer {
     pub status: u16,
     pub body: String,
+    pub content_type: String,
+    /// Seconds that the receiver asks the sender to wait.
+    pub retry_after: Option<u64>,
     /// The receiver asks for no further attempts.
     is_final: bool,
 }
 
+/// Answer to a callback, or why there is none.
+pub type PushResult = Result<PushAnswer, &'static str>;
+
 /// Sends one callback. The error is the reason that the retry carries.
-pub async fn send(
-    url: &PushUrl,
-    request: PushRequest,
-    timeout: Duration,
-) -> Result<PushAnswer, &'static str> {
+pub async fn send(url: &PushUrl, request: PushRequest, timeout: Duration) -> PushResult {
     let answer = tokio::time::timeout(timeout, exchange(url, request));
     answer.await.unwrap_or(Err("http_timeout"))
 }
 
-async fn exchange(url: &PushUrl, push: PushRequest) -> Result<PushAnswer, &'static str> {
+async fn exchange(url: &PushUrl, push: PushRequest) -> PushResult {
     let failed = "connection_failed";
     let stream = TcpStream::connect(url.address).await.map_err(|_| failed)?;
     let (mut sender, connection) =
@@ -79,10 +85,14 @@ async fn exchange(url: &PushUrl, push: PushRequest) -> Result<PushAnswer, &'stat
     let answer = async {
         let response = sender.send_request(request).await.map_err(|_| failed)?;
         let status = response.status().as_u16();
-        let is_final = response.headers().get("x-slack-no-retry").is_some_and(|value| value == "1");
+        let header = |name: &str| response.headers().get(name)?.to_str().ok();
+        let is_final = header("x-slack-no-retry") == Some("1");
+        let content_type = header("content-type").unwrap_or_default().to_owned();
+        let retry_after = header("retry-after").and_then(|value| value.parse().ok());
         let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
         let body = body.map_err(|_| "http_error")?.to_bytes();
-        Ok(PushAnswer { status, body: String::from_utf8_lossy(&body).into_owned(), is_final })
+        let body = String::from_utf8_lossy(&body).into_owned();
+        Ok(PushAnswer { status, body, content_type, retry_after, is_final })
     };
     tokio::pin!(answer);
     tokio::select! {
@@ -92,8 +102,9 @@ async fn exchange(url: &PushUrl, push: PushRequest) -> Result<PushAnswer, &'stat
     }
 }
 
-/// Sends events to the URLs of the bots, one after the other, until the emulator stops.
-pub async fn run(hub: &SimHub) {
+/// Sends events to the URLs of the bots until the emulator stops; those of one lane one after the
+/// other.
+pub async fn run(hub: &Arc<SimHub>) {
     while !hub.stop.is_cancelled() {
         let Some((event, url, requests, timeout)) = next_push(hub) else {
             tokio::select! {
@@ -101,24 +112,38 @@ pub async fn run(hub: &SimHub) {
                 () = hub.pushes.notified() => continue,
             }
         };
-        let mut result = Err("connection_failed");
-        for request in requests {
-            result = send(&url, request, timeout).await;
-        }
-        record(hub, &event, result);
+        let shared = Arc::clone(hub);
+        hub.tasks.spawn(async move {
+            let mut result = Err("connection_failed");
+            for request in requests {
+                result = tokio::select! {
+                    () = shared.stop.cancelled() => return,
+                    result = send(&url, request, timeout) => result,
+                };
+            }
+            record(&shared, &event, &result);
+            shared.pushes.notify_one();
+        });
     }
 }
 
 type NextPush = (SimEvent, PushUrl, Vec<PushRequest>, Duration);
 
-/// Takes the next event of an app that has a URL.
+/// Takes the next event of an app that has a URL, in a lane that is free.
 fn next_push(hub: &SimHub) -> Option<NextPush> {
     let mut world = hub.lock();
     for app in world.queue.ready_apps() {
         let Some(url) = world.push_urls.get(&app).and_then(|url| PushUrl::parse(url).ok()) else {
             continue;
         };
-        if let Some(event) = world.queue.take_ready(app) {
+        let is_free = |event: &&SimEvent| match world.busy_lanes.get(&lane_key(hub, event)) {
+            Some(holder) => *holder == event.number || !world.queue.contains(*holder),
+            None => true,
+        };
+        let free = world.queue.ready_of(app).take(MAX_LOOKAHEAD).find(is_free);
+        let Some(order) = free.map(|event| event.order) else { continue };
+        if let Some(event) = world.queue.take_at(app, order) {
+            world.busy_lanes.insert(lane_key(hub, &event), event.number);
             let fault = world.chaos.wrong_signature;
             let is_forged = ChaosSwitches::take(&mut world.chaos.wrong_signature.count);
             let forgery = is_forged.then_some(fault.kind);
@@ -150,31 +175,42 @@ fn signed(
     request
 }
 
+fn lane_key(hub: &SimHub, event: &SimEvent) -> (usize, String) {
+    (event.app, hub.provider.lane(event).unwrap_or_default().to_owned())
+}
+
 /// Finishes an event, or lets it wait for its next attempt.
-fn record(hub: &SimHub, event: &SimEvent, result: Result<PushAnswer, &'static str>) {
+fn record(hub: &SimHub, event: &SimEvent, result: &PushResult) {
     let mut world = hub.lock();
-    let (reason, is_final) = match &result {
-        Ok(answer) if (200..300).contains(&answer.status) => {
-            SimCounters::count(&mut world.counters.pushes, "ok");
-            world.counters.acks += 1;
-            world.queue.finish(event.number);
-            return;
-        }
+    let (name, is_final) = match result {
+        Ok(answer) if (200..300).contains(&answer.status) => ("ok", true),
         Ok(answer) => ("http_error", answer.is_final),
         Err(reason) => (*reason, false),
     };
-    SimCounters::count(&mut world.counters.pushes, reason);
-    let pause = world.settings.push_retries_ms.get(event.attempt as usize).copied();
-    match pause.filter(|_| !is_final) {
-        Some(pause) => {
-            world.queue.retry_at(event.number, reason, now_us() + pause * 1000);
-            hub.pump(&mut world);
+    SimCounters::count(&mut world.counters.pushes, name);
+    let pause = hub.provider.push_pause(&world, event, result).filter(|_| !is_final);
+    if pause.is_none() || hub.provider.lane(event).is_none() {
+        world.busy_lanes.remove(&lane_key(hub, event));
+    }
+    match pause {
+        // Without its URL the event waits for the bot to fetch it.
+        Some(_) if !world.push_urls.contains_key(&event.app) => {
+            world.queue.make_ready(event.number)
         }
+        Some(pause) => world.queue.retry_at(event.number, name, now_us() + pause * 1000),
         None => {
-            world.counters.given_up += 1;
+            match name {
+                "ok" => {
+                    world.counters.acks += 1;
+                    world.counters.record_latency(now_us().saturating_sub(event.created_us));
+                }
+                _ => world.counters.given_up += 1,
+            }
             world.queue.finish(event.number);
         }
     }
+    hub.provider.push_ended(&mut world, event, result);
+    hub.pump(&mut world);
 }
 
 #[cfg(test)]

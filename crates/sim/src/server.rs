@@ -19,16 +19,18 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::chaos::CallOutcome;
+use crate::clock::now_us;
 use crate::control;
 use crate::counters::SimCounters;
 use crate::dingtalk::DingTalkSim;
 use crate::http::{SimRequest, SimResponse};
 use crate::lark::LarkSim;
-use crate::provider::SimProvider;
+use crate::provider::{PollStep, PollTicket, SimProvider};
 use crate::push;
 use crate::slack::SlackSim;
 use crate::socket;
 use crate::store::{FileContent, MAX_FILE_BYTES};
+use crate::telegram::TelegramSim;
 use crate::world::{SimHub, World};
 use crate::{SimNetwork, SimOptions};
 
@@ -37,6 +39,9 @@ const MAX_BODY_BYTES: usize = MAX_FILE_BYTES + (1 << 20);
 
 /// Pause after a failed accept, for instance because all file descriptors are in use.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Shortest wait of a call that waits for events.
+const MIN_POLL_WAIT: Duration = Duration::from_millis(1);
 
 /// Why an emulator cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +81,7 @@ impl Simulator {
             SimNetwork::Slack => Box::new(SlackSim::new(options.apps)),
             SimNetwork::DingTalk => Box::new(DingTalkSim::new(options.apps)),
             SimNetwork::Lark => Box::new(LarkSim::new(options.apps)),
+            SimNetwork::Telegram => Box::new(TelegramSim::new(options.apps)),
         };
         let mut world = World::new(format!("http://{address}"), provider.settings(), options.apps);
         provider.populate(&mut world);
@@ -92,6 +98,7 @@ impl Simulator {
                 SimNetwork::Slack => "slack",
                 SimNetwork::DingTalk => "dingtalk",
                 SimNetwork::Lark => "lark",
+                SimNetwork::Telegram => "telegram",
             },
             "control_url": format!("{base}/control"),
             "credentials": apps[0],
@@ -180,7 +187,10 @@ async fn respond(
     }
     let response = match head.path.strip_prefix("/control/") {
         Some(name) => control::handle(hub, name, &head).await,
-        None => call_api(hub, &head),
+        None => match call_api(hub, &head) {
+            ApiAnswer::Now(response) => response,
+            ApiAnswer::Poll(ticket) => answer_poll(hub, ticket).await,
+        },
     };
     if let Some(hang) = response.hang {
         tokio::select! {
@@ -221,8 +231,43 @@ fn is_loopback_host(host: &str) -> bool {
     name == "localhost" || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
+/// The answer to a call of the emulated API, at once or when there are events.
+enum ApiAnswer {
+    Now(SimResponse),
+    Poll(PollTicket),
+}
+
+/// Waits until a call that waits for events is answered, or the emulator stops.
+async fn answer_poll(hub: &SimHub, ticket: PollTicket) -> SimResponse {
+    let mut is_new = true;
+    loop {
+        // Created before the state is looked at, so that no wake-up is missed.
+        let woken = hub.polls.notified();
+        let until_us = {
+            let mut world = hub.lock();
+            match hub.provider.resume_poll(&mut world, ticket) {
+                PollStep::Answer(response) => return response,
+                PollStep::Wait(until_us) => until_us,
+            }
+        };
+        if std::mem::take(&mut is_new) {
+            // A new call may end an older one. It wakes itself too, once.
+            hub.polls.notify_waiters();
+        }
+        let wait = Duration::from_micros(until_us.saturating_sub(now_us())).max(MIN_POLL_WAIT);
+        tokio::select! {
+            () = woken => {}
+            () = tokio::time::sleep(wait) => {}
+            () = hub.stop.cancelled() => {
+                let ended = SimResponse::not_found("poll");
+                return SimResponse { hang: Some(Duration::ZERO), ..ended };
+            }
+        }
+    }
+}
+
 /// Executes a call of the emulated API, or the fault that is switched on for it.
-fn call_api(hub: &SimHub, request: &SimRequest) -> SimResponse {
+fn call_api(hub: &SimHub, request: &SimRequest) -> ApiAnswer {
     let mut world = hub.lock();
     let provider = &hub.provider;
     let call = provider.call(&world, request);
@@ -230,19 +275,27 @@ fn call_api(hub: &SimHub, request: &SimRequest) -> SimResponse {
     match world.chaos.outcome(&call) {
         CallOutcome::Throttled(fault) => {
             SimCounters::count(&mut world.counters.errors, "throttled_by_chaos");
-            provider.throttled(&call, &fault)
+            ApiAnswer::Now(provider.throttled(&call, &fault))
         }
         CallOutcome::ServerError(fault) => {
             SimCounters::count(&mut world.counters.errors, "server_error_by_chaos");
-            provider.server_error(&call, &fault)
+            ApiAnswer::Now(provider.server_error(&call, &fault))
         }
         outcome => {
-            let mut response = provider.api(&mut world, &call, request);
+            let ticket = provider.start_poll(&mut world, &call, request);
+            let mut response = match ticket {
+                None => provider.api(&mut world, &call, request),
+                Some(ticket) => match (provider.resume_poll(&mut world, ticket), &outcome) {
+                    (PollStep::Wait(_), CallOutcome::Normal) => return ApiAnswer::Poll(ticket),
+                    (PollStep::Wait(_), _) => SimResponse::not_found("poll"),
+                    (PollStep::Answer(response), _) => response,
+                },
+            };
             if let CallOutcome::Unanswered(hang) = outcome {
                 response.hang = Some(hang);
             }
             hub.pump(&mut world);
-            response
+            ApiAnswer::Now(response)
         }
     }
 }

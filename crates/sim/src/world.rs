@@ -51,6 +51,8 @@ pub struct World {
     pub push_urls: BTreeMap<usize, String>,
     /// Headers of the newest callback that was signed properly, by app.
     pub push_headers: BTreeMap<usize, Vec<PushHeader>>,
+    /// Events that are sent by HTTP now, by app and lane.
+    pub busy_lanes: HashMap<(usize, String), u64>,
     tickets: HashMap<String, Ticket>,
     ticket_order: std::collections::VecDeque<String>,
     /// Events that wait to be delivered in reverse order, and until when at most.
@@ -74,6 +76,7 @@ impl World {
             apps,
             push_urls: BTreeMap::new(),
             push_headers: BTreeMap::new(),
+            busy_lanes: HashMap::new(),
             tickets: HashMap::new(),
             ticket_order: std::collections::VecDeque::new(),
             held: Vec::new(),
@@ -108,7 +111,7 @@ impl World {
         self.counters.events += 1;
         let copies = 1 + u32::from(ChaosSwitches::take(&mut self.chaos.duplicate));
         let payload: Arc<str> = payload.to_string().into();
-        let number = self.queue.add(app, topic, key, payload, copies);
+        let number = self.queue.add(app, topic, key, payload, copies, now_us());
         if self.chaos.reorder > 0 {
             if self.held.is_empty() {
                 self.held_until_us = now_us() + MAX_REORDER_US;
@@ -175,6 +178,8 @@ pub struct SimHub {
     timer: Notify,
     /// Wakes the task that sends HTTP callbacks.
     pub pushes: Notify,
+    /// Wakes the calls that wait for events.
+    pub polls: Notify,
 }
 
 impl SimHub {
@@ -186,6 +191,7 @@ impl SimHub {
             stop: CancellationToken::new(),
             timer: Notify::new(),
             pushes: Notify::new(),
+            polls: Notify::new(),
         }
     }
 
@@ -195,9 +201,13 @@ impl SimHub {
 
     /// Sends what can be sent now, and sets the timer.
     pub fn pump(&self, world: &mut World) {
+        self.polls.notify_waiters();
         for app in world.queue.ready_apps() {
             if world.push_urls.contains_key(&app) {
                 self.pushes.notify_one();
+                continue;
+            }
+            if self.provider.is_polled() {
                 continue;
             }
             while let Some(event) = world.queue.take_ready(app) {

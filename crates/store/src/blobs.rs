@@ -89,6 +89,7 @@ impl BlobFiles {
     /// Writes a file, unless it has these bytes. It may be lost until the next sync.
     fn put_unsynced(&self, id: &ObjId, bytes: &[u8]) -> Result<(), WriteError> {
         let path = self.path(id);
+        self.touch(&path)?;
         if fs::read(&path).is_ok_and(|there| there == bytes) {
             return Ok(());
         }
@@ -238,6 +239,7 @@ impl BlobFiles {
     }
 
     /// Makes a file new again, if there is one, so that it is not deleted.
+    #[expect(clippy::disallowed_methods, reason = "the file system sets times by this clock")]
     fn touch(&self, path: &Path) -> Result<(), WriteError> {
         let _lock = self.lock();
         match File::open(path).and_then(|file| file.set_modified(SystemTime::now())) {
@@ -406,5 +408,29 @@ mod tests {
         fs::write(root.join("tmp/left-over"), "half").unwrap();
         BlobFiles::open(root.clone()).unwrap();
         assert_eq!(fs::read_dir(root.join("tmp")).unwrap().count(), 0);
+    }
+
+    /// A purge may be about to delete the old file of a purged mail.
+    #[test]
+    fn old_files_that_are_stored_again_are_not_deleted() {
+        let dir = tempfile::tempdir().unwrap();
+        let blobs = BlobFiles::open(dir.path().join("blobs")).unwrap();
+        let bytes = |count: usize| (0..count).map(|n| format!("file {n}").into_bytes());
+        let named = |bytes: Vec<u8>| (ObjId::of(ObjKind::Bytes, &bytes), bytes);
+        let hour = Duration::from_secs(3_600);
+        for count in [1, MIN_FILES_FOR_ONE_SYNC] {
+            let files: Vec<_> = bytes(count).map(named).collect();
+            blobs.put_all(&files).unwrap();
+            for (id, _) in &files {
+                let file = File::open(blobs.path(id)).unwrap();
+                file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+                assert!(blobs.is_old(id, hour).unwrap());
+            }
+            blobs.put_all(&files).unwrap();
+            for (id, bytes) in &files {
+                let size = bytes.len() as u64;
+                assert_eq!(blobs.remove_old(id, hour).unwrap(), Some(size), "{count} files");
+            }
+        }
     }
 }

@@ -7,7 +7,7 @@ use monoco_core::mail::MailId;
 use monoco_core::retry::RetryPolicy;
 use monoco_core::time::Timestamp;
 
-use crate::StoreError;
+use crate::StoreResult;
 
 /// A change of a held claim by its holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,9 +30,9 @@ pub trait ClaimStore: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Missing`] for an unknown Mail, [`StoreError::LeaseLost`] when another
-    /// agent of the workspace holds it, [`StoreError::NotDue`] before its next attempt,
-    /// [`StoreError::InvalidTransition`] when the workspace has completed it.
+    /// `StoreError::Missing` for an unknown Mail, `StoreError::LeaseLost` when another
+    /// agent of the workspace holds it, `StoreError::NotDue` before its next attempt,
+    /// `StoreError::InvalidTransition` when the workspace has completed it.
     async fn claim(
         &self,
         id: &MailId,
@@ -41,7 +41,7 @@ pub trait ClaimStore: Send + Sync {
         term: LeaseDuration,
         retry: RetryPolicy,
         now: Timestamp,
-    ) -> Result<Claim, StoreError>;
+    ) -> StoreResult<Claim>;
 
     /// Renews, completes or fails a held claim.
     async fn update_claim(
@@ -51,7 +51,7 @@ pub trait ClaimStore: Send + Sync {
         proof: LeaseProof,
         update: ClaimUpdate,
         now: Timestamp,
-    ) -> Result<Claim, StoreError>;
+    ) -> StoreResult<Claim>;
 
     /// Ends at most `limit` claims whose leases have expired. Returns their number.
     async fn expire_claims(
@@ -59,7 +59,7 @@ pub trait ClaimStore: Send + Sync {
         retry: RetryPolicy,
         limit: usize,
         now: Timestamp,
-    ) -> Result<usize, StoreError>;
+    ) -> StoreResult<usize>;
 
     /// Changes a dead claim to NEW on behalf of an operator.
     async fn retry_claim(
@@ -67,7 +67,7 @@ pub trait ClaimStore: Send + Sync {
         id: &MailId,
         workspace: &Workspace,
         now: Timestamp,
-    ) -> Result<Claim, StoreError>;
+    ) -> StoreResult<Claim>;
 
     /// Completes a dead claim without processing it, on behalf of an operator.
     async fn drop_claim(
@@ -75,14 +75,14 @@ pub trait ClaimStore: Send + Sync {
         id: &MailId,
         workspace: &Workspace,
         now: Timestamp,
-    ) -> Result<Claim, StoreError>;
+    ) -> StoreResult<Claim>;
 
     /// Lists dead claims, oldest first.
-    async fn dead_claims(&self, limit: usize) -> Result<Vec<Claim>, StoreError>;
+    async fn dead_claims(&self, limit: usize) -> StoreResult<Vec<Claim>>;
 
     /// Lists claims in state NEW or CLAIMED, oldest first.
-    async fn open_claims(&self, limit: usize) -> Result<Vec<Claim>, StoreError>;
+    async fn open_claims(&self, limit: usize) -> StoreResult<Vec<Claim>>;
 
     /// Lists the claims of all workspaces on one Mail.
-    async fn claims(&self, id: &MailId) -> Result<Vec<Claim>, StoreError>;
+    async fn claims(&self, id: &MailId) -> StoreResult<Vec<Claim>>;
 }

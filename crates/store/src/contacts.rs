@@ -7,7 +7,7 @@ use monoco_core::contact::{Binding, Contact, TunnelInfo};
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::time::Timestamp;
 
-use crate::{Page, PageRequest, StoreError};
+use crate::{Page, PageRequest, StoreResult};
 
 /// A group and its subscribers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,14 +23,14 @@ pub struct Group {
 pub trait ContactStore: Send + Sync {
     /// Inserts a contact, or replaces its names, level and `here`. Its bindings stay. Held
     /// Mails of a contact that is no longer a stranger are released.
-    async fn put_contact(&self, contact: Contact, now: Timestamp) -> Result<Contact, StoreError>;
+    async fn put_contact(&self, contact: Contact, now: Timestamp) -> StoreResult<Contact>;
 
     /// Returns one contact by DID.
-    async fn contact(&self, did: &Did) -> Result<Contact, StoreError>;
+    async fn contact(&self, did: &Did) -> StoreResult<Contact>;
 
     /// Returns the contacts and groups with a name, at most `limit`. Upper and lower case of
     /// ASCII letters are equal.
-    async fn contacts_by_name(&self, name: &str, limit: usize) -> Result<Vec<Did>, StoreError>;
+    async fn contacts_by_name(&self, name: &str, limit: usize) -> StoreResult<Vec<Did>>;
 
     /// Returns the contacts that are bound to an account of a tunnel, at most `limit`, or else
     /// the shadow DIDs of the account that the store has seen.
@@ -39,21 +39,16 @@ pub trait ContactStore: Send + Sync {
         tunnel: &TunnelId,
         account: &str,
         limit: usize,
-    ) -> Result<Vec<Did>, StoreError>;
+    ) -> StoreResult<Vec<Did>>;
 
     /// Lists contacts in the order of creation.
-    async fn contacts(&self, page: PageRequest) -> Result<Page<Contact>, StoreError>;
+    async fn contacts(&self, page: PageRequest) -> StoreResult<Page<Contact>>;
 
     /// Removes a contact and its bindings. Its boxes stay.
-    async fn remove_contact(&self, did: &Did, now: Timestamp) -> Result<(), StoreError>;
+    async fn remove_contact(&self, did: &Did, now: Timestamp) -> StoreResult<()>;
 
     /// Adds a binding to a contact, or changes the priority of an existing one.
-    async fn bind(
-        &self,
-        contact: &Did,
-        binding: Binding,
-        now: Timestamp,
-    ) -> Result<Contact, StoreError>;
+    async fn bind(&self, contact: &Did, binding: Binding, now: Timestamp) -> StoreResult<Contact>;
 
     /// Removes the bindings of a contact to one address of a tunnel.
     async fn unbind(
@@ -62,7 +57,7 @@ pub trait ContactStore: Send + Sync {
         tunnel: &TunnelId,
         address: &str,
         now: Timestamp,
-    ) -> Result<Contact, StoreError>;
+    ) -> StoreResult<Contact>;
 
     /// Sets whether `target` blocks messages from `sender`.
     async fn set_block(
@@ -71,7 +66,7 @@ pub trait ContactStore: Send + Sync {
         target: &Did,
         blocked: bool,
         now: Timestamp,
-    ) -> Result<(), StoreError>;
+    ) -> StoreResult<()>;
 
     /// Returns why a letter from `author` must not be delivered, or `None` when neither a
     /// recipient nor the tunnel's rules block the author.
@@ -80,7 +75,7 @@ pub trait ContactStore: Send + Sync {
         author: &Did,
         to: &[Did],
         tunnel: Option<&TunnelId>,
-    ) -> Result<Option<String>, StoreError>;
+    ) -> StoreResult<Option<String>>;
 
     /// Inserts a group, or renames it.
     async fn put_group(
@@ -88,13 +83,13 @@ pub trait ContactStore: Send + Sync {
         group: &Did,
         name: Option<String>,
         now: Timestamp,
-    ) -> Result<Group, StoreError>;
+    ) -> StoreResult<Group>;
 
     /// Returns one group by DID.
-    async fn group(&self, group: &Did) -> Result<Group, StoreError>;
+    async fn group(&self, group: &Did) -> StoreResult<Group>;
 
     /// Lists groups in the order of creation.
-    async fn groups(&self, page: PageRequest) -> Result<Page<Group>, StoreError>;
+    async fn groups(&self, page: PageRequest) -> StoreResult<Page<Group>>;
 
     /// Sets whether `reader` receives the messages of a group.
     async fn set_subscriber(
@@ -103,18 +98,14 @@ pub trait ContactStore: Send + Sync {
         reader: &Did,
         subscribed: bool,
         now: Timestamp,
-    ) -> Result<Group, StoreError>;
+    ) -> StoreResult<Group>;
 
     /// Inserts a tunnel, or replaces its settings.
-    async fn put_tunnel(
-        &self,
-        tunnel: TunnelInfo,
-        now: Timestamp,
-    ) -> Result<TunnelInfo, StoreError>;
+    async fn put_tunnel(&self, tunnel: TunnelInfo, now: Timestamp) -> StoreResult<TunnelInfo>;
 
     /// Removes a tunnel, so that nothing can be sent through it. Deliveries that wait for it
     /// stay. An unknown tunnel is not an error.
-    async fn remove_tunnel(&self, id: &TunnelId, now: Timestamp) -> Result<(), StoreError>;
+    async fn remove_tunnel(&self, id: &TunnelId, now: Timestamp) -> StoreResult<()>;
 
     /// Pauses or resumes a tunnel. An unchanged state writes no event. The state stays when the
     /// tunnel is put again, and is lost when the tunnel is removed.
@@ -123,14 +114,14 @@ pub trait ContactStore: Send + Sync {
         id: &TunnelId,
         active: bool,
         now: Timestamp,
-    ) -> Result<(), StoreError>;
+    ) -> StoreResult<()>;
 
     /// Returns the tunnels that are paused.
-    async fn paused_tunnels(&self) -> Result<BTreeSet<TunnelId>, StoreError>;
+    async fn paused_tunnels(&self) -> StoreResult<BTreeSet<TunnelId>>;
 
     /// Lists all tunnels by name.
-    async fn tunnels(&self) -> Result<Vec<TunnelInfo>, StoreError>;
+    async fn tunnels(&self) -> StoreResult<Vec<TunnelInfo>>;
 
     /// Returns whether `owner` is a contact, a group, a tunnel or has a box here.
-    async fn owner_exists(&self, owner: &Did) -> Result<bool, StoreError>;
+    async fn owner_exists(&self, owner: &Did) -> StoreResult<bool>;
 }

@@ -11,7 +11,7 @@ use monoco_core::record::RecordId;
 use monoco_core::retry::{Failure, Jitter, RetryPolicy};
 use monoco_core::time::Timestamp;
 
-use crate::{LeasedEntry, Page, PageRequest, StoreError};
+use crate::{LeasedEntry, Page, PageRequest, StoreResult};
 
 /// A message to send to its targets.
 #[derive(Clone, Debug)]
@@ -64,16 +64,16 @@ pub trait DeliveryStore: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`StoreError::UnresolvableTargets`] names every target that cannot be reached; then
+    /// `StoreError::UnresolvableTargets` names every target that cannot be reached; then
     /// nothing is written.
-    async fn send(&self, request: SendRequest, now: Timestamp) -> Result<SendResult, StoreError>;
+    async fn send(&self, request: SendRequest, now: Timestamp) -> StoreResult<SendResult>;
 
     /// Resolves the targets of a message as [`Self::send`] would, and stores nothing.
     ///
     /// # Errors
     ///
-    /// [`StoreError::UnresolvableTargets`] names every target that cannot be reached.
-    async fn plan_send(&self, msg: MsgObject) -> Result<Vec<TargetResult>, StoreError>;
+    /// `StoreError::UnresolvableTargets` names every target that cannot be reached.
+    async fn plan_send(&self, msg: MsgObject) -> StoreResult<Vec<TargetResult>>;
 
     /// Leases the delivery of a tunnel that has been due the longest, or returns `None` when
     /// none is due.
@@ -90,13 +90,13 @@ pub trait DeliveryStore: Send + Sync {
         holder: Holder,
         term: LeaseDuration,
         now: Timestamp,
-    ) -> Result<Option<LeasedEntry<Delivery>>, StoreError>;
+    ) -> StoreResult<Option<LeasedEntry<Delivery>>>;
 
     /// Returns when the next delivery of a tunnel is due, if one waits.
-    async fn next_due(&self, tunnel: &Did) -> Result<Option<Timestamp>, StoreError>;
+    async fn next_due(&self, tunnel: &Did) -> StoreResult<Option<Timestamp>>;
 
     /// Returns one delivery by id.
-    async fn delivery(&self, id: RecordId) -> Result<Delivery, StoreError>;
+    async fn delivery(&self, id: RecordId) -> StoreResult<Delivery>;
 
     /// Changes the state of a delivery on behalf of an operator.
     async fn mark_delivery(
@@ -106,7 +106,7 @@ pub trait DeliveryStore: Send + Sync {
         proof: LeaseProof,
         revision: Option<i64>,
         now: Timestamp,
-    ) -> Result<Delivery, StoreError>;
+    ) -> StoreResult<Delivery>;
 
     /// Stores the outcome of an attempt and schedules the next one if needed.
     async fn report_delivery(
@@ -116,14 +116,14 @@ pub trait DeliveryStore: Send + Sync {
         proof: LeaseProof,
         retry: JitteredRetry,
         now: Timestamp,
-    ) -> Result<Delivery, StoreError>;
+    ) -> StoreResult<Delivery>;
 
     /// Stores the receipt of one part of a message, and renews the lease. Storing it again
     /// changes nothing.
     ///
     /// # Errors
     ///
-    /// [`StoreError::UnexpectedPart`] when it is not the part after the last one.
+    /// `StoreError::UnexpectedPart` when it is not the part after the last one.
     async fn record_part(
         &self,
         id: RecordId,
@@ -131,7 +131,7 @@ pub trait DeliveryStore: Send + Sync {
         proof: LeaseProof,
         term: LeaseDuration,
         now: Timestamp,
-    ) -> Result<Delivery, StoreError>;
+    ) -> StoreResult<Delivery>;
 
     /// Gives a lease back before anything was sent, because a rate limit allows the attempt at
     /// `until`. The delivery stays the first of its address.
@@ -141,7 +141,7 @@ pub trait DeliveryStore: Send + Sync {
         until: Timestamp,
         proof: LeaseProof,
         now: Timestamp,
-    ) -> Result<Delivery, StoreError>;
+    ) -> StoreResult<Delivery>;
 
     /// Stores the provider's report that it accepted a message and could not deliver it: SENT
     /// and UNCERTAIN become DEAD. Changes nothing in any other state.
@@ -150,7 +150,7 @@ pub trait DeliveryStore: Send + Sync {
         id: RecordId,
         why: Failure,
         now: Timestamp,
-    ) -> Result<Delivery, StoreError>;
+    ) -> StoreResult<Delivery>;
 
     /// Lists the deliveries of a tunnel in the order of creation. No `states` means all
     /// states.
@@ -159,5 +159,5 @@ pub trait DeliveryStore: Send + Sync {
         tunnel: &Did,
         states: &[SendState],
         page: PageRequest,
-    ) -> Result<Page<Delivery>, StoreError>;
+    ) -> StoreResult<Page<Delivery>>;
 }

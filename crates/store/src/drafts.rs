@@ -5,7 +5,7 @@ use monoco_core::delivery::Delivery;
 use monoco_core::object::ObjId;
 use monoco_core::time::Timestamp;
 
-use crate::{PipelineRouting, SendRequest, SendResult, StoreError};
+use crate::{PipelineRouting, SendRequest, SendResult, StoreResult};
 
 /// A draft that was read from a file.
 #[derive(Clone, Debug)]
@@ -38,21 +38,21 @@ pub trait DraftStore: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`StoreError::KeyReused`] when the name was used for another message.
+    /// `StoreError::KeyReused` when the name was used for another message.
     async fn send_draft(
         &self,
         draft: DraftSendRequest,
         routing: &PipelineRouting,
         now: Timestamp,
-    ) -> Result<SendResult, StoreError>;
+    ) -> StoreResult<SendResult>;
 
     /// Lists open drafts whose deliveries are all final, or whose letter was trashed or is
     /// dead.
-    async fn finished_drafts(&self, limit: usize) -> Result<Vec<DraftResult>, StoreError>;
+    async fn finished_drafts(&self, limit: usize) -> StoreResult<Vec<DraftResult>>;
 
     /// Returns whether a draft with this name was sent.
-    async fn draft_exists(&self, uid: &str) -> Result<bool, StoreError>;
+    async fn draft_exists(&self, uid: &str) -> StoreResult<bool>;
 
     /// Marks a draft as reported, so that it is not listed again.
-    async fn close_draft(&self, uid: &str) -> Result<(), StoreError>;
+    async fn close_draft(&self, uid: &str) -> StoreResult<()>;
 }

@@ -10,7 +10,7 @@ use monoco_core::record::MsgRecord;
 use monoco_core::time::Timestamp;
 use tokio::sync::watch;
 
-use crate::{LetterRow, StoreError};
+use crate::{LetterRow, StoreResult};
 
 /// Everything that is stored about one message.
 #[derive(Clone, Debug)]
@@ -36,17 +36,17 @@ pub struct MessageTrace {
 #[async_trait]
 pub trait EventStore: Send + Sync {
     /// Lists events with numbers above `after`, oldest first.
-    async fn events(&self, after: i64, limit: usize) -> Result<Vec<Event>, StoreError>;
+    async fn events(&self, after: i64, limit: usize) -> StoreResult<Vec<Event>>;
 
     /// Collects everything that is stored about one message.
-    async fn trace(&self, msg_id: ObjId) -> Result<MessageTrace, StoreError>;
+    async fn trace(&self, msg_id: ObjId) -> StoreResult<MessageTrace>;
 
     /// Returns the number of the last event that `reader` has finished with; `None` when it has
     /// stored none.
-    async fn event_cursor(&self, reader: &str) -> Result<Option<i64>, StoreError>;
+    async fn event_cursor(&self, reader: &str) -> StoreResult<Option<i64>>;
 
     /// Stores the number of the last event that `reader` has finished with.
-    async fn set_event_cursor(&self, reader: &str, seq: i64) -> Result<(), StoreError>;
+    async fn set_event_cursor(&self, reader: &str, seq: i64) -> StoreResult<()>;
 
     /// The number of the newest event, updated after each commit that has one.
     fn newest_event(&self) -> watch::Receiver<i64>;

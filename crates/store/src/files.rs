@@ -5,7 +5,7 @@ use monoco_core::claim::{MailLocation, Workspace};
 use monoco_core::mail::MailIndexEntry;
 use tokio::sync::watch;
 
-use crate::StoreError;
+use crate::StoreResult;
 
 /// The current location of one Mail's file, numbered by its last change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,24 +37,16 @@ pub trait MailFileStore: Send + Sync {
     /// Lists Mails with numbers above `after`, in order: the lines of the index. A held Mail
     /// gets a new number when it is released, so that no Mail appears below a number that a
     /// reader has already passed.
-    async fn list_index_entries(
-        &self,
-        after: i64,
-        limit: usize,
-    ) -> Result<Vec<FileChange>, StoreError>;
+    async fn list_index_entries(&self, after: i64, limit: usize) -> StoreResult<Vec<FileChange>>;
 
     /// Lists the file changes with numbers above `after`, in order.
-    async fn list_file_changes(
-        &self,
-        after: i64,
-        limit: usize,
-    ) -> Result<Vec<FileChange>, StoreError>;
+    async fn list_file_changes(&self, after: i64, limit: usize) -> StoreResult<Vec<FileChange>>;
 
     /// Returns how far the files are known to be on disk.
-    async fn file_progress(&self) -> Result<FileProgress, StoreError>;
+    async fn file_progress(&self) -> StoreResult<FileProgress>;
 
     /// Stores how far the files are on disk.
-    async fn set_file_progress(&self, progress: FileProgress) -> Result<(), StoreError>;
+    async fn set_file_progress(&self, progress: FileProgress) -> StoreResult<()>;
 
     /// The number of the newest file change, updated after each commit that has one.
     fn newest_file_change(&self) -> watch::Receiver<i64>;

@@ -11,7 +11,7 @@ use monoco_core::merge::Debounce;
 use monoco_core::time::Timestamp;
 use tokio::sync::watch;
 
-use crate::{PipelineRouting, StoreError};
+use crate::{PipelineRouting, StoreResult};
 
 /// An inbound message to store.
 #[derive(Clone, Debug)]
@@ -108,7 +108,7 @@ pub trait InboundStore: Send + Sync {
         &self,
         batch: Vec<StoreInboundRequest>,
         now: Timestamp,
-    ) -> Vec<Result<StoreInboundResult, StoreError>>;
+    ) -> Vec<StoreResult<StoreInboundResult>>;
 
     /// Stores events of providers in their order, each id once, in one commit where possible.
     /// Messages of tunnels with an inbound chain become letters.
@@ -121,11 +121,11 @@ pub trait InboundStore: Send + Sync {
         batch: Vec<StoreInboundEvent>,
         inbound: Arc<PipelineRouting>,
         now: Timestamp,
-    ) -> Vec<Result<StoreEventResult, StoreError>>;
+    ) -> Vec<StoreResult<StoreEventResult>>;
 
     /// Returns the newest message of each chat of a tunnel that reads the history of its
     /// provider, for at most the 1,000 chats with the newest messages.
-    async fn chat_positions(&self, tunnel: &TunnelId) -> Result<Vec<ChatPosition>, StoreError>;
+    async fn chat_positions(&self, tunnel: &TunnelId) -> StoreResult<Vec<ChatPosition>>;
 
     /// Merges at most `limit` windows that have ended into Mails. The messages of a window
     /// are removed in the transaction that inserts their Mail. Returns the number of windows.
@@ -134,10 +134,10 @@ pub trait InboundStore: Send + Sync {
         context: Arc<MergeContext>,
         limit: usize,
         now: Timestamp,
-    ) -> Result<usize, StoreError>;
+    ) -> StoreResult<usize>;
 
     /// Returns when the next open window ends, or `None` when no window is open.
-    async fn next_merge(&self) -> Result<Option<Timestamp>, StoreError>;
+    async fn next_merge(&self) -> StoreResult<Option<Timestamp>>;
 
     /// A counter that changes after each commit that stores an inbound message.
     fn newest_inbound(&self) -> watch::Receiver<u64>;

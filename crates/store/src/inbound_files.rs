@@ -49,6 +49,10 @@ pub trait InboundFileStore: Send + Sync {
     /// Returns when the next file of a tunnel is due, or `None` when there is none.
     async fn next_file(&self, tunnel: &TunnelId) -> Result<Option<Timestamp>, StoreError>;
 
+    /// Tells whether a file is still to be fetched. It is not when its message was merged, recalled
+    /// or erased.
+    async fn wants_file(&self, id: i64) -> Result<bool, StoreError>;
+
     /// Stores the bytes of a file while they are read. Returns `false` and stores nothing when
     /// the file is not wanted any more: its message was merged, recalled or erased.
     ///

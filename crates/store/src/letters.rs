@@ -18,8 +18,8 @@ use monoco_core::time::Timestamp;
 use tokio::sync::watch;
 
 use crate::{
-    DispatchRequest, DispatchResult, Page, PageRequest, SendRequest, SendResult, StoreError,
-    StoreInboundRequest, StoreInboundResult,
+    DispatchRequest, DispatchResult, Page, PageRequest, SendRequest, SendResult,
+    StoreInboundRequest, StoreInboundResult, StoreResult,
 };
 
 /// Which messages of one direction go through the pipeline.
@@ -232,7 +232,7 @@ pub trait LetterStore: Send + Sync {
         batch: Vec<LetterSource>,
         outbound: Arc<PipelineRouting>,
         now: Timestamp,
-    ) -> Vec<Result<AcceptResult, StoreError>>;
+    ) -> Vec<StoreResult<AcceptResult>>;
 
     /// Lists at most `limit` due letters of an external worker (`None`: the dispatcher),
     /// longest due first. Returns fewer when they are large, and none only when none is due.
@@ -242,13 +242,10 @@ pub trait LetterStore: Send + Sync {
         worker: Option<&WorkerName>,
         limit: usize,
         now: Timestamp,
-    ) -> Result<Vec<LetterRow>, StoreError>;
+    ) -> StoreResult<Vec<LetterRow>>;
 
     /// Returns when the next letter of a worker is due, if one waits.
-    async fn next_letter(
-        &self,
-        worker: Option<&WorkerName>,
-    ) -> Result<Option<Timestamp>, StoreError>;
+    async fn next_letter(&self, worker: Option<&WorkerName>) -> StoreResult<Option<Timestamp>>;
 
     /// Lists at most `limit` letters that a built-in worker holds under `key`, oldest first.
     async fn held_letters(
@@ -256,48 +253,38 @@ pub trait LetterStore: Send + Sync {
         by: &WorkerName,
         key: &str,
         limit: usize,
-    ) -> Result<Vec<LetterRow>, StoreError>;
+    ) -> StoreResult<Vec<LetterRow>>;
 
     /// Lists at most `limit` letters that an external worker has, earliest deadline first.
-    async fn away_letters(
-        &self,
-        worker: &WorkerName,
-        limit: usize,
-    ) -> Result<Vec<LetterRow>, StoreError>;
+    async fn away_letters(&self, worker: &WorkerName, limit: usize) -> StoreResult<Vec<LetterRow>>;
 
     /// Returns the ends of the reservations with these keys.
-    async fn reservations(
-        &self,
-        keys: Vec<String>,
-    ) -> Result<BTreeMap<String, ReservedUntil>, StoreError>;
+    async fn reservations(&self, keys: Vec<String>)
+    -> StoreResult<BTreeMap<String, ReservedUntil>>;
 
     /// Applies one step to each of several letters, all in one commit. A rejected step does
     /// not affect the others.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Conflict`] when a letter has changed since it was read.
+    /// `StoreError::Conflict` when a letter has changed since it was read.
     async fn step_letters(
         &self,
         batch: Vec<LetterStep>,
         now: Timestamp,
-    ) -> Vec<Result<LetterStepResult, StoreError>>;
+    ) -> Vec<StoreResult<LetterStepResult>>;
 
     /// Returns one letter by id.
-    async fn letter(&self, id: LetterId) -> Result<LetterRow, StoreError>;
+    async fn letter(&self, id: LetterId) -> StoreResult<LetterRow>;
 
     /// Lists letters by number.
-    async fn letters(
-        &self,
-        query: LetterQuery,
-        page: PageRequest,
-    ) -> Result<Page<LetterRow>, StoreError>;
+    async fn letters(&self, query: LetterQuery, page: PageRequest) -> StoreResult<Page<LetterRow>>;
 
     /// Lists the letters that were created from a message or became it.
-    async fn letters_of(&self, msg_id: ObjId) -> Result<Vec<LetterRow>, StoreError>;
+    async fn letters_of(&self, msg_id: ObjId) -> StoreResult<Vec<LetterRow>>;
 
     /// Lists dead letters, oldest first.
-    async fn dead_letters(&self, limit: usize) -> Result<Vec<LetterRow>, StoreError>;
+    async fn dead_letters(&self, limit: usize) -> StoreResult<Vec<LetterRow>>;
 
     /// Applies an operator's action to a letter.
     async fn move_letter(
@@ -305,7 +292,7 @@ pub trait LetterStore: Send + Sync {
         id: LetterId,
         action: OperatorAction,
         now: Timestamp,
-    ) -> Result<LetterRow, StoreError>;
+    ) -> StoreResult<LetterRow>;
 
     /// Returns at most `limit` letters of external workers that are not in `workers` to the
     /// dispatcher, because these workers were removed. Returns their number.
@@ -314,7 +301,7 @@ pub trait LetterStore: Send + Sync {
         workers: &[WorkerName],
         limit: usize,
         now: Timestamp,
-    ) -> Result<usize, StoreError>;
+    ) -> StoreResult<usize>;
 
     /// Returns at most `limit` letters that a built-in worker holds to the dispatcher, and
     /// deletes its reservations, because its configuration has changed. Returns the number of
@@ -324,24 +311,15 @@ pub trait LetterStore: Send + Sync {
         by: &WorkerName,
         limit: usize,
         now: Timestamp,
-    ) -> Result<usize, StoreError>;
+    ) -> StoreResult<usize>;
 
     /// Queues every letter that one of these workers has for another attempt. Used at start
     /// for workers of an earlier process, which cannot answer any more.
-    async fn release_letters(
-        &self,
-        workers: &[WorkerName],
-        now: Timestamp,
-    ) -> Result<usize, StoreError>;
+    async fn release_letters(&self, workers: &[WorkerName], now: Timestamp) -> StoreResult<usize>;
 
     /// Deletes at most `limit` letters that were trashed on day `trashed` of the retention
     /// clock or before, or finished on day `done` or before. Returns their number.
-    async fn purge_letters(
-        &self,
-        trashed: i64,
-        done: i64,
-        limit: usize,
-    ) -> Result<usize, StoreError>;
+    async fn purge_letters(&self, trashed: i64, done: i64, limit: usize) -> StoreResult<usize>;
 
     /// Reads the `limit` reservations with keys above `after`, and deletes those that have
     /// ended by `now`. Returns the number of deleted reservations and the last key that was
@@ -351,10 +329,10 @@ pub trait LetterStore: Send + Sync {
         after: &str,
         limit: usize,
         now: Timestamp,
-    ) -> Result<(usize, Option<String>), StoreError>;
+    ) -> StoreResult<(usize, Option<String>)>;
 
     /// Returns the numbers of letters.
-    async fn letter_counts(&self, now: Timestamp) -> Result<LetterCounts, StoreError>;
+    async fn letter_counts(&self, now: Timestamp) -> StoreResult<LetterCounts>;
 
     /// A counter that changes after each commit that makes a letter wait.
     fn newest_letter(&self) -> watch::Receiver<u64>;

@@ -90,6 +90,9 @@ pub use retention::RetentionStore;
 pub use sessions::{SessionEntry, SessionStore, SessionSummary};
 pub use status::{StatusStore, StoreCounts, StoreHealth};
 
+/// Result of a store operation.
+pub type StoreResult<T> = Result<T, StoreError>;
+
 /// Error of a store operation.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {

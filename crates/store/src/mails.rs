@@ -7,7 +7,7 @@ use monoco_core::mail::{MailId, MailIndexEntry};
 use monoco_core::merge::BuiltMail;
 use monoco_core::time::Timestamp;
 
-use crate::{Page, PageRequest, StoreError};
+use crate::{Page, PageRequest, StoreResult};
 
 /// A Mail with the claim of one workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,14 +49,13 @@ pub enum RestoreMailResult {
 #[async_trait]
 pub trait MailStore: Send + Sync {
     /// Returns one Mail with the claim of `workspace`.
-    async fn mail(&self, id: &MailId, workspace: &Workspace) -> Result<MailRow, StoreError>;
+    async fn mail(&self, id: &MailId, workspace: &Workspace) -> StoreResult<MailRow>;
 
     /// Lists Mails by number, except held ones.
-    async fn mails(&self, query: MailQuery, page: PageRequest)
-    -> Result<Page<MailRow>, StoreError>;
+    async fn mails(&self, query: MailQuery, page: PageRequest) -> StoreResult<Page<MailRow>>;
 
     /// Returns those of `ids` that the store does not know.
-    async fn unknown_mails(&self, ids: Vec<MailId>) -> Result<Vec<MailId>, StoreError>;
+    async fn unknown_mails(&self, ids: Vec<MailId>) -> StoreResult<Vec<MailId>>;
 
     /// Stores a Mail again that was read from its file in `location`, with its object and its
     /// records. A Mail in the archive was processed, so its record is READED. Damaged rows of
@@ -67,8 +66,8 @@ pub trait MailStore: Send + Sync {
         location: MailLocation,
         owner: &Did,
         now: Timestamp,
-    ) -> Result<RestoreMailResult, StoreError>;
+    ) -> StoreResult<RestoreMailResult>;
 
     /// Gives new Mails only numbers above `number`, because readers have seen lower ones.
-    async fn reserve_mail_numbers(&self, number: i64) -> Result<(), StoreError>;
+    async fn reserve_mail_numbers(&self, number: i64) -> StoreResult<()>;
 }

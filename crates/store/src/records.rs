@@ -10,7 +10,7 @@ use monoco_core::tag::Tag;
 use monoco_core::time::Timestamp;
 use tokio::sync::broadcast;
 
-use crate::{BoxHint, JitteredRetry, Page, PageRequest, StoreError};
+use crate::{BoxHint, JitteredRetry, Page, PageRequest, StoreResult};
 
 /// A message to put into the boxes of its local recipients.
 #[derive(Clone, Debug)]
@@ -98,7 +98,7 @@ pub trait RecordStore: Send + Sync {
         &self,
         batch: Vec<DispatchRequest>,
         now: Timestamp,
-    ) -> Vec<Result<DispatchResult, StoreError>>;
+    ) -> Vec<StoreResult<DispatchResult>>;
 
     /// Leases the oldest unread record of a box, or returns `None` when there is none.
     ///
@@ -111,17 +111,17 @@ pub trait RecordStore: Send + Sync {
         holder: Holder,
         term: LeaseDuration,
         now: Timestamp,
-    ) -> Result<Option<LeasedEntry<MsgRecord>>, StoreError>;
+    ) -> StoreResult<Option<LeasedEntry<MsgRecord>>>;
 
     /// Returns one record by id.
-    async fn record(&self, id: RecordId) -> Result<MsgRecord, StoreError>;
+    async fn record(&self, id: RecordId) -> StoreResult<MsgRecord>;
 
     /// Changes the state of a record.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Conflict`] when `revision` is given and outdated;
-    /// [`StoreError::LeaseLost`] when the caller's lease has expired.
+    /// `StoreError::Conflict` when `revision` is given and outdated;
+    /// `StoreError::LeaseLost` when the caller's lease has expired.
     async fn mark_record(
         &self,
         id: RecordId,
@@ -130,7 +130,7 @@ pub trait RecordStore: Send + Sync {
         revision: Option<i64>,
         term: LeaseDuration,
         now: Timestamp,
-    ) -> Result<MsgRecord, StoreError>;
+    ) -> StoreResult<MsgRecord>;
 
     /// Lists the records of a box in the order of arrival.
     async fn records(
@@ -139,23 +139,23 @@ pub trait RecordStore: Send + Sync {
         box_kind: BoxKind,
         filter: &RecordFilter,
         page: PageRequest,
-    ) -> Result<Page<MsgRecord>, StoreError>;
+    ) -> StoreResult<Page<MsgRecord>>;
 
     /// Adds and removes tags of a record.
     ///
     /// # Errors
     ///
-    /// [`StoreError::InvalidTag`] when the record would have too many tags.
+    /// `StoreError::InvalidTag` when the record would have too many tags.
     async fn tag_record(
         &self,
         id: RecordId,
         add: Vec<Tag>,
         remove: Vec<Tag>,
         now: Timestamp,
-    ) -> Result<MsgRecord, StoreError>;
+    ) -> StoreResult<MsgRecord>;
 
     /// Lists the boxes of `page.limit` owners, oldest owner first.
-    async fn boxes(&self, page: PageRequest) -> Result<Page<BoxSummary>, StoreError>;
+    async fn boxes(&self, page: PageRequest) -> StoreResult<Page<BoxSummary>>;
 
     /// Ends leases of records, deliveries and e-mail tasks that have expired, at most `limit` of each.
     async fn expire_leases(
@@ -163,7 +163,7 @@ pub trait RecordStore: Send + Sync {
         retry: JitteredRetry,
         limit: usize,
         now: Timestamp,
-    ) -> Result<SweepCounts, StoreError>;
+    ) -> StoreResult<SweepCounts>;
 
     /// Ends every lease whose holder's name starts with `prefix`. Used at start for the
     /// leases of an earlier process, which cannot report any more.
@@ -172,7 +172,7 @@ pub trait RecordStore: Send + Sync {
         prefix: &str,
         retry: JitteredRetry,
         now: Timestamp,
-    ) -> Result<SweepCounts, StoreError>;
+    ) -> StoreResult<SweepCounts>;
 
     /// Subscribes to hints about boxes, which are sent after the commit.
     fn hints(&self) -> broadcast::Receiver<BoxHint>;

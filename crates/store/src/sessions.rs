@@ -8,7 +8,7 @@ use monoco_core::receipt::{Receipt, ReceiptStatus};
 use monoco_core::record::MsgRecord;
 use monoco_core::time::Timestamp;
 
-use crate::{Page, PageRequest, StoreError};
+use crate::{Page, PageRequest, StoreResult};
 
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub trait SessionStore: Send + Sync {
         status: ReceiptStatus,
         reason: Option<String>,
         now: Timestamp,
-    ) -> Result<Receipt, StoreError>;
+    ) -> StoreResult<Receipt>;
 
     /// Lists the receipts of one message in a group, of all readers or of one.
     async fn receipts(
@@ -50,14 +50,10 @@ pub trait SessionStore: Send + Sync {
         group: &Did,
         msg_id: ObjId,
         reader: Option<&Did>,
-    ) -> Result<Vec<Receipt>, StoreError>;
+    ) -> StoreResult<Vec<Receipt>>;
 
     /// Lists the conversations of an owner by their newest message.
-    async fn sessions(
-        &self,
-        owner: &Did,
-        page: PageRequest,
-    ) -> Result<Page<SessionSummary>, StoreError>;
+    async fn sessions(&self, owner: &Did, page: PageRequest) -> StoreResult<Page<SessionSummary>>;
 
     /// Lists the messages of one conversation, in both directions.
     async fn session(
@@ -65,5 +61,5 @@ pub trait SessionStore: Send + Sync {
         owner: &Did,
         peer: &Did,
         page: PageRequest,
-    ) -> Result<Page<SessionEntry>, StoreError>;
+    ) -> StoreResult<Page<SessionEntry>>;
 }

@@ -7,7 +7,7 @@ use monoco_core::delivery::SendState;
 use monoco_core::record::{BoxKind, ReadState};
 use monoco_core::time::Timestamp;
 
-use crate::StoreError;
+use crate::StoreResult;
 
 /// Numbers of rows, and the ages of the oldest ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,11 +42,11 @@ pub enum StoreHealth {
 #[async_trait]
 pub trait StatusStore: Send + Sync {
     /// Returns the row counts and the ages of the oldest rows.
-    async fn counts(&self) -> Result<StoreCounts, StoreError>;
+    async fn counts(&self) -> StoreResult<StoreCounts>;
 
     /// Lists attachments and large objects whose files are missing or have another size: the
     /// number, and up to `limit` names.
-    async fn missing_blobs(&self, limit: usize) -> Result<(usize, Vec<String>), StoreError>;
+    async fn missing_blobs(&self, limit: usize) -> StoreResult<(usize, Vec<String>)>;
 
     /// Returns whether the store accepts writes.
     fn health(&self) -> StoreHealth;

@@ -203,10 +203,7 @@ impl DingTalkApi {
         let target = self.file_hosts.http(&url)?;
         let request = EgressRequest::get(&target);
         let download = self.egress.download(request, MAX_DOWNLOAD_BYTES, &self.file_hosts).await?;
-        let name = handle.stem.as_ref().map(|stem| match download.mime_type().and_then(ending) {
-            Some(ending) => format!("{stem}.{ending}"),
-            None => stem.clone(),
-        });
+        let name = handle.stem.as_ref().map(|stem| download.name_for(stem));
         download.into_file(name)
     }
 
@@ -339,23 +336,4 @@ fn connect_error(fault: ApiFault) -> ConnectError {
 
 fn temporary(detail: String) -> Failure {
     Failure::Temporary { detail, retry_after_ms: None, error_code: None }
-}
-
-/// Returns the ending of file names of a media type.
-fn ending(mime_type: &str) -> Option<&'static str> {
-    let endings = [
-        ("image/png", "png"),
-        ("image/jpeg", "jpg"),
-        ("image/gif", "gif"),
-        ("image/webp", "webp"),
-        ("audio/amr", "amr"),
-        ("audio/mpeg", "mp3"),
-        ("audio/ogg", "ogg"),
-        ("audio/wav", "wav"),
-        ("video/mp4", "mp4"),
-        ("application/pdf", "pdf"),
-        ("application/zip", "zip"),
-        ("text/plain", "txt"),
-    ];
-    endings.iter().find(|(known, _)| *known == mime_type).map(|(_, ending)| *ending)
 }

@@ -1,21 +1,20 @@
 //! The keys of a DingTalk tunnel: the app whose robot receives and sends, and a custom robot
 //! that only sends.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use monoco_core::config::{ConfigSection, InvalidConfig, SecretSource};
 use monoco_core::did::TunnelId;
-use reqwest::Url;
 
 use super::DingTalkAdapter;
 use crate::Adapter;
+use crate::chat_config::is_loopback_url;
 use crate::egress::EgressTarget;
 use crate::registry::{AdapterResources, ProviderConfig};
 use crate::setup::{ANY_VALUE, SetupQuestion};
 
 /// The keys of a DingTalk tunnel beside those of every tunnel.
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 16] = [
     "mode",
     "app_key",
     "app_secret",
@@ -31,6 +30,7 @@ const KEYS: [&str; 15] = [
     "robot_secret",
     "robot_secret_file",
     "robot_secret_command",
+    "max_silence_s",
 ];
 
 /// The host of the API whose failures are HTTP statuses.
@@ -38,6 +38,9 @@ const DEFAULT_BASE_URL: &str = "https://api.dingtalk.com";
 
 /// The host of the older API whose failures are error codes in the body.
 const DEFAULT_OAPI_URL: &str = "https://oapi.dingtalk.com";
+
+/// How long the server may send no frame, in seconds. It sends one at least every minute.
+pub(super) const DEFAULT_MAX_SILENCE_S: u64 = 150;
 
 /// How many hosts `file_hosts` can name.
 const MAX_FILE_HOSTS: usize = 16;
@@ -54,6 +57,8 @@ pub struct DingTalkConfig {
     pub file_hosts: Vec<String>,
     /// The custom robot, which posts into one group.
     pub robot: Option<CustomRobot>,
+    /// How long the stream may be silent before it is replaced, in seconds.
+    pub max_silence_s: u64,
 }
 
 /// How messages of the app's robot arrive.
@@ -110,6 +115,11 @@ impl ProviderConfig for DingTalkConfig {
             oapi_url: read_url(section, "oapi_url", DEFAULT_OAPI_URL)?,
             file_hosts: read_file_hosts(section)?,
             robot: read_robot(section)?,
+            max_silence_s: section.number_or(
+                "max_silence_s",
+                5..=DEFAULT_MAX_SILENCE_S,
+                DEFAULT_MAX_SILENCE_S,
+            )?,
         };
         if enabled {
             config.check(section)?;
@@ -144,6 +154,7 @@ impl ProviderConfig for DingTalkConfig {
                 "robot_secret",
                 robot(self).and_then(|it| it.secret) != robot(new).and_then(|it| it.secret),
             ),
+            ("max_silence_s", self.max_silence_s != new.max_silence_s),
         ];
         keys.into_iter().filter_map(|(key, changed)| changed.then_some(key)).collect()
     }
@@ -252,13 +263,6 @@ fn read_file_hosts(section: &ConfigSection<'_>) -> Result<Vec<String>, InvalidCo
         })
     };
     values.iter().map(read).collect()
-}
-
-/// Whether `url` names this machine.
-fn is_loopback_url(url: &str) -> bool {
-    let Ok(url) = Url::parse(url) else { return false };
-    let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 #[cfg(test)]

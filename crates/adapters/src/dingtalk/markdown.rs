@@ -10,6 +10,8 @@ use std::ops::Range;
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
+use crate::markdown::{replace_ranges, table_as_code};
+
 /// The longest title, in characters. DingTalk shows it in notifications only.
 const MAX_TITLE_CHARS: usize = 60;
 
@@ -18,19 +20,7 @@ const DEFAULT_TITLE: &str = "Message";
 
 /// Returns the Markdown as DingTalk reads it.
 pub(super) fn to_dingtalk(markdown: &str) -> String {
-    let mut out = String::with_capacity(markdown.len() + 64);
-    let mut end = 0;
-    for (range, replacement) in edits(markdown) {
-        // The parser reports ranges in order; one inside of a replaced one is skipped.
-        if range.start < end {
-            continue;
-        }
-        out.push_str(&markdown[end..range.start]);
-        out.push_str(&replacement);
-        end = range.end;
-    }
-    out.push_str(&markdown[end..]);
-    out
+    replace_ranges(markdown, edits(markdown))
 }
 
 /// Returns what is replaced, in order.
@@ -41,10 +31,8 @@ fn edits(markdown: &str) -> Vec<(Range<usize>, String)> {
         match event {
             Event::SoftBreak | Event::HardBreak => edits.push((range, "  \n".to_owned())),
             Event::Start(Tag::Table(_)) if depth == 0 => {
-                let table = markdown[range.clone()].trim_end_matches('\n');
-                let fence = fence_for(table);
-                let after = if markdown[range.clone()].ends_with('\n') { "\n" } else { "" };
-                edits.push((range, format!("{fence}\n{table}\n{fence}{after}")));
+                let code = table_as_code(&markdown[range.clone()]);
+                edits.push((range, code));
             }
             Event::Start(Tag::BlockQuote(_) | Tag::Item) => depth += 1,
             Event::End(TagEnd::BlockQuote(_) | TagEnd::Item) => depth = depth.saturating_sub(1),
@@ -52,12 +40,6 @@ fn edits(markdown: &str) -> Vec<(Range<usize>, String)> {
         }
     }
     edits
-}
-
-/// Returns a fence that is longer than every run of backticks in `text`.
-fn fence_for(text: &str) -> String {
-    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
-    "`".repeat(longest.max(2) + 1)
 }
 
 /// Returns a title for a notification: the first line with words, without its markup.

@@ -28,9 +28,6 @@ const CURSOR: &str = "stream";
 /// How often the time of the last frame is stored.
 const CURSOR_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long the server may send no frame.
-const TRAFFIC_DEADLINE: Duration = Duration::from_secs(150);
-
 /// The stream of one tunnel.
 pub(super) struct DingTalkStream<'a> {
     adapter: &'a DingTalkAdapter,
@@ -148,7 +145,9 @@ impl SocketProtocol for DingTalkStream<'_> {
     /// The server pings by frames of its own, so a connection without any is replaced, also when
     /// it still answers our pings.
     fn timing(&self) -> SocketTiming {
-        SocketTiming { traffic_deadline: Some(TRAFFIC_DEADLINE), ..SocketTiming::default() }
+        let silence = Duration::from_secs(self.adapter.config.max_silence_s);
+        let timing = SocketTiming { traffic_deadline: Some(silence), ..SocketTiming::default() };
+        timing.within(silence)
     }
 
     async fn catch_up(&self, sink: &dyn InboundSink, gap: ConnectionGap) -> Result<(), Failure> {

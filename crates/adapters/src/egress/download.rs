@@ -45,6 +45,14 @@ impl EgressDownload {
         Some(value.split(';').next().unwrap_or(value).trim()).filter(|value| !value.is_empty())
     }
 
+    /// Returns a name for a file without one: `stem` with the ending of its content type.
+    pub fn name_for(&self, stem: &str) -> String {
+        match self.mime_type().and_then(ending) {
+            Some(ending) => format!("{stem}.{ending}"),
+            None => stem.to_owned(),
+        }
+    }
+
     /// Returns the download as the content of a file.
     ///
     /// # Errors
@@ -194,4 +202,24 @@ impl AsyncRead for DownloadReader {
         }
         Poll::Ready(Ok(()))
     }
+}
+
+/// Returns the ending of file names of a media type.
+fn ending(mime_type: &str) -> Option<&'static str> {
+    let endings = [
+        ("image/png", "png"),
+        ("image/jpeg", "jpg"),
+        ("image/gif", "gif"),
+        ("image/webp", "webp"),
+        ("audio/amr", "amr"),
+        ("audio/opus", "opus"),
+        ("audio/mpeg", "mp3"),
+        ("audio/ogg", "ogg"),
+        ("audio/wav", "wav"),
+        ("video/mp4", "mp4"),
+        ("application/pdf", "pdf"),
+        ("application/zip", "zip"),
+        ("text/plain", "txt"),
+    ];
+    endings.iter().find(|(known, _)| *known == mime_type).map(|(_, ending)| *ending)
 }

@@ -8,7 +8,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use monoco_core::retry::Failure;
@@ -122,6 +122,7 @@ pub async fn connect(server: &MailServer, limits: ConnectLimits) -> Result<MailS
 pub(crate) async fn connect_target(
     target: &EgressTarget,
     proxy: Option<&ProxyUrl>,
+    ca_file: Option<&Path>,
     limits: ConnectLimits,
 ) -> Result<MailStream, Failure> {
     let deadline = Instant::now() + limits.connect;
@@ -131,7 +132,7 @@ pub(crate) async fn connect_target(
         host,
         port,
         tls: if is_encrypted { TlsMode::Implicit } else { TlsMode::Plain },
-        ca_file: None,
+        ca_file: ca_file.map(Path::to_owned),
         proxy: proxy.cloned(),
     };
     if proxy.is_some() {

@@ -1,28 +1,26 @@
 //! Calls the Web API: one attempt per call, with the answer classified.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 use monoco_core::config::{Secret, SecretSource};
 use monoco_core::retry::Failure;
-use tokio::time::Instant;
 
 use super::wire::{ApiReply, SlackErrorKind, error_advice, error_kind};
 use crate::egress::{Egress, EgressRequest, EgressResponse, EgressTarget, HostRule};
-use crate::secret_command::get_secret;
+use crate::secret_command::CachedSecret;
 
 /// Hosts that URLs of Slack's answers may name: sockets, uploads and downloads.
 const SLACK_HOSTS: [&str; 4] = ["slack.com", ".slack.com", ".slack-edge.com", "slack-files.com"];
-
-/// How long the output of a command for a token is used.
-const TOKEN_TIME: Duration = Duration::from_secs(300);
 
 /// Most bytes of an answer that are read. A page of a history has up to 200 messages.
 const MAX_REPLY_BYTES: usize = 16 << 20;
 
 /// Time limit of one call. It is shorter than that of a delivery attempt.
 const CALL_TIMEOUT: Duration = Duration::from_secs(25);
+
+/// Errors that say that a token is not valid any more.
+const TOKEN_ERRORS: [&str; 4] = ["token_expired", "invalid_auth", "token_revoked", "not_authed"];
 
 /// Which token a call needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +40,12 @@ pub(super) struct SlackApiError {
 pub(super) enum ApiErrorKind {
     /// Slack was not reached, or its answer is missing: the failure says what is known.
     Transport,
-    /// Slack has answered with an error. The request may have been executed in part.
+    /// Slack has answered with an error and is done with the request, which may have been executed
+    /// in part.
     Ambiguous,
+    /// A gateway has answered, or the answer is not one of Slack: the request may still be
+    /// executed.
+    NoVerdict,
     /// Slack has answered with an error, and has executed nothing.
     Rejected,
     Throttled {
@@ -72,14 +74,8 @@ pub(super) struct SlackClient {
     pub egress: Egress,
     pub hosts: HostRule,
     base: EgressTarget,
-    app_token: CachedToken,
-    bot_token: CachedToken,
-}
-
-#[derive(Debug)]
-struct CachedToken {
-    source: Option<SecretSource>,
-    output: Mutex<Option<(Secret, Instant)>>,
+    app_token: CachedSecret,
+    bot_token: CachedSecret,
 }
 
 impl SlackClient {
@@ -90,14 +86,14 @@ impl SlackClient {
         bot_token: Option<SecretSource>,
     ) -> Self {
         let hosts = HostRule::new(&SLACK_HOSTS, &base);
-        let token = |source| CachedToken { source, output: Mutex::default() };
-        let (app_token, bot_token) = (token(app_token), token(bot_token));
+        let app_token = CachedSecret::new("app_token", app_token);
+        let bot_token = CachedSecret::new("bot_token", bot_token);
         Self { egress, hosts, base, app_token, bot_token }
     }
 
     /// Returns the bot token.
     pub async fn bot_token(&self) -> Result<Secret, Failure> {
-        self.bot_token.get("bot_token").await
+        self.bot_token.get().await
     }
 
     /// Calls a method that changes nothing.
@@ -130,9 +126,27 @@ impl SlackClient {
             SlackToken::App => &self.app_token,
             SlackToken::Bot => &self.bot_token,
         };
-        let name = if token == SlackToken::App { "app_token" } else { "bot_token" };
         let transport = |failure| SlackApiError { failure, kind: ApiErrorKind::Transport };
-        let secret = source.get(name).await.map_err(transport)?;
+        let secret = source.get().await.map_err(transport)?;
+        let result = self.call_with(&secret, method, arguments).await;
+        let is_rejected = |error: &SlackApiError| TOKEN_ERRORS.contains(&error.code());
+        if !result.as_ref().is_err_and(is_rejected) {
+            return result;
+        }
+        // The token may have been replaced since the command for it was run. Slack has executed
+        // nothing, so that the call can be made with the new one.
+        source.forget();
+        let renewed = source.get().await.map_err(transport)?;
+        if renewed == secret { result } else { self.call_with(&renewed, method, arguments).await }
+    }
+
+    async fn call_with(
+        &self,
+        secret: &Secret,
+        method: &str,
+        arguments: ApiArguments<'_>,
+    ) -> Result<SlackAnswer, SlackApiError> {
+        let transport = |failure| SlackApiError { failure, kind: ApiErrorKind::Transport };
         let target = self.base.below(method);
         let request = EgressRequest::post(&target).bearer(secret.expose());
         let request = request.timeout(CALL_TIMEOUT).max_reply(MAX_REPLY_BYTES);
@@ -142,51 +156,17 @@ impl SlackClient {
             ApiArguments::Json(body) => request.json(body),
         };
         let response = self.egress.send(request).await.map_err(transport)?;
-        let result = read_answer(method, response);
-        if let Err(error) = &result
-            && matches!(error.code(), "token_expired" | "invalid_auth" | "token_revoked")
-        {
-            source.forget();
-        }
-        result
+        read_answer(method, response)
     }
 }
 
 /// The arguments of a call.
+#[derive(Clone, Copy)]
 pub(super) enum ApiArguments<'a> {
     /// A form. The call changes nothing, so it may be repeated.
     Read(&'a [(&'a str, &'a str)]),
     Write(&'a [(&'a str, &'a str)]),
     Json(&'a serde_json::Value),
-}
-
-impl CachedToken {
-    async fn get(&self, key: &str) -> Result<Secret, Failure> {
-        let Some(source) = &self.source else {
-            let detail = format!("the tunnel has no {key}; set it in the config");
-            return Err(Failure::Permanent { detail, error_code: None });
-        };
-        if let SecretSource::Value(secret) = source {
-            return Ok(secret.clone());
-        }
-        if let Some((secret, since)) = &*self.lock()
-            && since.elapsed() < TOKEN_TIME
-        {
-            return Ok(secret.clone());
-        }
-        let secret = get_secret(source).await?;
-        *self.lock() = Some((secret.clone(), Instant::now()));
-        Ok(secret)
-    }
-
-    /// Makes the next call run the command for the token again.
-    fn forget(&self) {
-        *self.lock() = None;
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<(Secret, Instant)>> {
-        self.output.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Classifies the response to a call.
@@ -239,6 +219,7 @@ fn throttled(detail: String, code: &str, response: &EgressResponse) -> SlackApiE
 
 /// Classifies a response that is no answer of the Web API. A server error says nothing about
 /// what was executed before it, except that 503 is the answer of a server that is not available.
+/// Behind 502 and 504 the server may not have finished yet.
 fn no_answer(method: &str, response: &EgressResponse) -> SlackApiError {
     let status = response.status;
     let error_code = Some(status.as_str().to_owned());
@@ -250,8 +231,11 @@ fn no_answer(method: &str, response: &EgressResponse) -> SlackApiError {
         return SlackApiError { failure, kind: ApiErrorKind::Rejected };
     }
     if status.is_server_error() || status.is_success() {
-        let failure = Failure::Unknown { detail, error_code };
-        return SlackApiError { failure, kind: ApiErrorKind::Ambiguous };
+        let kind = match status == StatusCode::INTERNAL_SERVER_ERROR {
+            true => ApiErrorKind::Ambiguous,
+            false => ApiErrorKind::NoVerdict,
+        };
+        return SlackApiError { failure: Failure::Unknown { detail, error_code }, kind };
     }
     let detail = match status.is_redirection() {
         true => format!("{detail}; check base_url"),

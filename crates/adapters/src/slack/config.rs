@@ -9,12 +9,13 @@ use monoco_core::rate_limit::Rate;
 
 use super::SlackAdapter;
 use crate::Adapter;
+use crate::chat_config::{read_base_url, read_catch_up};
 use crate::egress::EgressTarget;
 use crate::registry::{AdapterResources, ProviderConfig};
 use crate::setup::SetupQuestion;
 
 /// The keys of a Slack tunnel beside those of every tunnel.
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 15] = [
     "mode",
     "app_token",
     "app_token_file",
@@ -28,12 +29,14 @@ const KEYS: [&str; 13] = [
     "base_url",
     "catch_up",
     "send_rate",
+    "bots",
+    "max_silence_s",
 ];
 
 const DEFAULT_BASE_URL: &str = "https://slack.com/api/";
 
-/// How far back the history is read after a gap.
-const DEFAULT_CATCH_UP: Duration = Duration::from_secs(24 * 3600);
+/// How long Slack, which pings several times per minute, may send nothing of its own, in seconds.
+pub(super) const DEFAULT_MAX_SILENCE_S: u64 = 120;
 
 /// Slack accepts about one message per second in each chat.
 const DEFAULT_SEND_RATE: Rate = Rate { count: 1, span_ms: 1000 };
@@ -56,6 +59,10 @@ pub struct SlackConfig {
     pub catch_up: Option<Duration>,
     /// How many messages are sent to one chat.
     pub send_rate: Rate,
+    /// Whether messages of other bots are received.
+    pub accepts_bots: bool,
+    /// How long the socket may be silent before it is replaced, in seconds.
+    pub max_silence_s: u64,
 }
 
 /// How a Slack tunnel receives events.
@@ -105,9 +112,17 @@ impl ProviderConfig for SlackConfig {
             app_token: section.secret_source("app_token")?,
             bot_token: section.secret_source("bot_token")?,
             signing_secret: read_signing_secret(section)?,
-            base_url: read_base_url(section)?,
+            base_url: read_base_url(section, DEFAULT_BASE_URL)?,
             catch_up: read_catch_up(section)?,
             send_rate: section.parsed("send_rate")?.unwrap_or(DEFAULT_SEND_RATE),
+            accepts_bots: section
+                .one_of("bots", &[("ignore", false), ("accept", true)])?
+                .unwrap_or(false),
+            max_silence_s: section.number_or(
+                "max_silence_s",
+                5..=DEFAULT_MAX_SILENCE_S,
+                DEFAULT_MAX_SILENCE_S,
+            )?,
         };
         if enabled {
             config.check(section)?;
@@ -128,6 +143,8 @@ impl ProviderConfig for SlackConfig {
             ("base_url", self.base_url != new.base_url),
             ("catch_up", self.catch_up != new.catch_up),
             ("send_rate", self.send_rate != new.send_rate),
+            ("bots", self.accepts_bots != new.accepts_bots),
+            ("max_silence_s", self.max_silence_s != new.max_silence_s),
         ];
         keys.into_iter().filter_map(|(key, changed)| changed.then_some(key)).collect()
     }
@@ -189,47 +206,6 @@ fn read_signing_secret(section: &ConfigSection<'_>) -> Result<Secret, InvalidCon
         return Err(section.invalid_key("signing_secret_command", why));
     }
     section.secret("signing_secret")
-}
-
-/// Reads the address of the Web API. Only an emulator on this machine may use http.
-fn read_base_url(section: &ConfigSection<'_>) -> Result<EgressTarget, InvalidConfig> {
-    let text = section.text("base_url")?.unwrap_or_else(|| DEFAULT_BASE_URL.to_owned());
-    let parsed = EgressTarget::parse(&text, is_loopback_url(&text));
-    parsed.map_err(|error| section.invalid_key("base_url", error.to_string()))
-}
-
-/// Tells whether a URL names this machine.
-fn is_loopback_url(text: &str) -> bool {
-    let host = text.strip_prefix("http://").and_then(|rest| rest.split('/').next());
-    let name = host.map(|host| host.rsplit_once(':').map_or(host, |(name, _)| name));
-    matches!(name, Some("127.0.0.1" | "localhost" | "[::1]"))
-}
-
-/// Reads `catch_up`: a duration such as `24h`, or `off`.
-fn read_catch_up(section: &ConfigSection<'_>) -> Result<Option<Duration>, InvalidConfig> {
-    let Some(value) = section.value("catch_up")? else { return Ok(Some(DEFAULT_CATCH_UP)) };
-    value.checked(|text| {
-        if text == "off" {
-            return Ok(None);
-        }
-        let unit = text.chars().last();
-        let seconds = unit.and_then(|unit| match unit {
-            's' => Some(1),
-            'm' => Some(60),
-            'h' => Some(3_600),
-            'd' => Some(86_400),
-            _ => None,
-        });
-        let count = text.get(..text.len().saturating_sub(1)).and_then(|text| text.parse().ok());
-        let length =
-            seconds.zip(count).and_then(|(unit, count): (u64, u64)| unit.checked_mul(count));
-        match length.filter(|length| (1..=30 * 86_400).contains(length)) {
-            Some(length) => Ok(Some(Duration::from_secs(length))),
-            None => {
-                Err(format!("found {}, expected `off` or 1s to 30d, such as 24h", value.quoted()))
-            }
-        }
-    })
 }
 
 #[cfg(test)]

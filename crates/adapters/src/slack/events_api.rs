@@ -3,25 +3,16 @@
 //! Slack repeats a request that is not answered with 2xx within 3 s, up to three times. The
 //! repeated request has the same event, which is recognised by its id.
 
-use std::time::{Duration, SystemTime};
-
+use futures_util::FutureExt as _;
 use http::StatusCode;
-use monoco_core::retry::Failure;
-use monoco_core::time::Timestamp;
 use serde_json::Value;
-use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::history::SlackCatchUp;
-use super::naming_sink::NamingSink;
 use super::wire::text;
 use super::workspace::{EventSource, SlackWorkspace};
-use crate::socket::ConnectionGap;
-use crate::{WebhookAnswer, WebhookContent, WebhookError, WebhookRequest};
-
-/// Delays between attempts to read the account and the history at the start.
-const FIRST_DELAY: Duration = Duration::from_secs(2);
-const LONGEST_DELAY: Duration = Duration::from_secs(600);
+use crate::naming_sink::NamingSink;
+use crate::{WebhookAnswer, WebhookContent, WebhookError, WebhookRequest, push_mode};
 
 /// Parses a verified request.
 pub(super) fn read(
@@ -87,33 +78,14 @@ pub(super) async fn listen(
     sink: &NamingSink<'_>,
     stop: &CancellationToken,
 ) {
-    let mut delay = FIRST_DELAY;
-    while let Some(Err(failure)) =
-        stop.run_until_cancelled(read_missed(workspace, catch_up, sink)).await
-    {
-        tracing::warn!(error = failure.detail(), "cannot read the history of Slack");
-        if stop.run_until_cancelled(sleep(delay)).await.is_none() {
-            return;
-        }
-        delay = (delay * 2).min(LONGEST_DELAY);
-    }
-    stop.cancelled().await;
-}
-
-async fn read_missed(
-    workspace: &SlackWorkspace,
-    catch_up: &SlackCatchUp,
-    sink: &NamingSink<'_>,
-) -> Result<(), Failure> {
-    workspace.own_account().await.map_err(|error| error.failure)?;
-    let gap = ConnectionGap { since: None, until: wall_clock() };
-    catch_up.run(workspace, sink, gap).await
-}
-
-#[expect(clippy::disallowed_methods, reason = "bounds a history by the clock of the provider")]
-fn wall_clock() -> Timestamp {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Timestamp::from_ms(i64::try_from(now.as_millis()).unwrap_or(i64::MAX))
+    let read = |gap| {
+        let missed = async move {
+            workspace.own_account().await.map_err(|error| error.failure)?;
+            catch_up.run(workspace, sink, gap).await
+        };
+        missed.boxed()
+    };
+    push_mode::listen(stop, read).await;
 }
 
 #[cfg(test)]

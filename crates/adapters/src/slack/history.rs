@@ -362,7 +362,8 @@ impl HistoryReader<'_> {
         messages: &[&Value],
     ) -> (Vec<InboundEvent>, BTreeSet<String>) {
         let find_name = |id: &str| self.workspace.names.find(id);
-        let reader = EventReader { own, find_name: &find_name };
+        let accepts_bots = self.workspace.accepts_bots;
+        let reader = EventReader { own, accepts_bots, find_name: &find_name };
         let chat = EventChat { id: &session.id, kind: session.kind };
         let (mut events, mut missing) = (Vec::new(), BTreeSet::new());
         for message in messages {

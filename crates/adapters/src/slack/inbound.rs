@@ -6,7 +6,8 @@
 //! | `message_changed` | an edit, unless only previews of links have changed |
 //! | `message_deleted` | a recall |
 //! | members, names, topics, archives, pins, reactions | a notice |
-//! | messages of this bot and of other bots | nothing, so that two bots cannot answer each other |
+//! | messages of this bot | nothing |
+//! | messages of other bots | nothing, so that two bots cannot answer each other; a message with `bots: accept` |
 //! | any other kind of message | a placeholder, with the payload attached |
 //! | any other event | a notice with the payload |
 
@@ -48,6 +49,8 @@ pub(super) struct ReadEvents {
 /// Converts payloads with what is known about the bot and about names.
 pub(super) struct EventReader<'a> {
     pub own: &'a OwnAccount,
+    /// Whether messages of other bots are converted.
+    pub accepts_bots: bool,
     /// Returns the name of an account, a chat or a group of accounts.
     pub find_name: &'a (dyn Fn(&str) -> Option<String> + Sync),
 }
@@ -133,10 +136,14 @@ impl EventReader<'_> {
         }
     }
 
-    fn is_bot(&self, message: &Value) -> bool {
-        text(message, "bot_id").is_some()
-            || text(message, "subtype") == Some("bot_message")
-            || text(message, "user").is_some_and(|user| user == self.own.user_id)
+    /// Tells whether a message is of this bot, or of another one whose messages are not wanted.
+    fn is_ignored(&self, message: &Value) -> bool {
+        let (user, bot) = (text(message, "user"), text(message, "bot_id"));
+        let is_bot = bot.is_some() || text(message, "subtype") == Some("bot_message");
+        let is_own = user.is_some_and(|user| user == self.own.user_id)
+            || bot.is_some() && bot == self.own.bot_id.as_deref();
+        // Until the own account is known, each bot can be this one.
+        is_own || is_bot && (!self.accepts_bots || self.own.user_id.is_empty())
     }
 
     /// Converts a message. `payload` is what is attached when the message cannot be shown.
@@ -148,7 +155,7 @@ impl EventReader<'_> {
         context: &TextContext<'_>,
     ) -> Option<InboundEvent> {
         let subtype = text(message, "subtype");
-        if self.is_bot(message) || subtype == Some("message_replied") {
+        if self.is_ignored(message) || subtype == Some("message_replied") {
             return None;
         }
         if let Some(notice) = notices::of_subtype(chat, message, context) {
@@ -200,7 +207,7 @@ impl EventReader<'_> {
         }
         let same = |key: &str| new.get(key) == old.get(key);
         let is_same = !old.is_null() && same("text") && same("blocks") && same_files(new, old);
-        if self.is_bot(new) || is_same {
+        if self.is_ignored(new) || is_same {
             return None;
         }
         let edited = text(&new["edited"], "ts");
@@ -233,7 +240,7 @@ impl EventReader<'_> {
         event: &Value,
         context: &TextContext<'_>,
     ) -> Option<InboundEvent> {
-        if self.is_bot(old) || !is_ts(ts) {
+        if self.is_ignored(old) || !is_ts(ts) {
             return None;
         }
         let message_id = message_id(chat.id, ts);
@@ -249,12 +256,20 @@ impl EventReader<'_> {
 /// Returns the author of a message.
 pub(super) fn sender(message: &Value, context: &TextContext<'_>) -> Participant {
     let Some(id) = text(message, "user").filter(|id| id.len() <= MAX_ID_BYTES) else {
-        return Participant::user("slack", Some("Slack".to_owned()));
+        return bot_sender(message)
+            .unwrap_or_else(|| Participant::user("slack", Some("Slack".to_owned())));
     };
     let profile = &message["user_profile"];
     let shown = text(profile, "display_name").or(text(profile, "real_name"));
     let name = shown.map(str::to_owned).or_else(|| context.name(id));
     Participant::user(id, name)
+}
+
+/// Returns the author of a message that a bot without an account has sent.
+fn bot_sender(message: &Value) -> Option<Participant> {
+    let id = text(message, "bot_id").filter(|id| id.len() <= MAX_ID_BYTES)?;
+    let name = text(message, "username").or(text(&message["bot_profile"], "name"));
+    Some(Participant::user(id, name.map(str::to_owned)))
 }
 
 /// Returns the session of a chat and a thread. A direct chat has the name of the other person.

@@ -6,8 +6,9 @@ use super::markup::{TextContext, end_paragraph, push_link, push_text, quoted};
 use super::wire::{list, text};
 use super::{blocks, mrkdwn};
 
-/// Subtypes of messages that people write. Their text is complete.
-const KNOWN_SUBTYPES: [&str; 4] = ["file_share", "thread_broadcast", "me_message", "file_comment"];
+/// Subtypes of messages that people and bots write. Their text is complete.
+const KNOWN_SUBTYPES: [&str; 5] =
+    ["file_share", "thread_broadcast", "me_message", "file_comment", "bot_message"];
 
 /// The text of a message, as Markdown.
 #[derive(Debug, PartialEq, Eq)]

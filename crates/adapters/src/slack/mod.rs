@@ -5,7 +5,7 @@
 //! * `wire`: ids, error codes, and what is cut from payloads; `client`: calls of the Web API.
 //! * `inbound`, `notices`, `message_text`, `files`: convert events, with `blocks`, `mrkdwn` and
 //!   `markup`.
-//! * `workspace`, `names`, `naming_sink`: the account of the bot and names.
+//! * `workspace`, `names`: the account of the bot and names.
 //! * `protocol`: Socket Mode; `events_api`: requests of the Events API; `history`: what was
 //!   missed.
 //! * `outbound`, `upload`, `sent_search`: send messages and files, with `rich_text`.
@@ -25,6 +25,7 @@ use monoco_core::retry::Failure;
 use tokio_util::sync::CancellationToken;
 
 use crate::egress::{Egress, EgressRequest};
+use crate::naming_sink::{EventNamer as _, NamingSink};
 use crate::registry::ProviderConfig;
 use crate::socket::{self, SocketConnector};
 use crate::webhook::WebhookVerification;
@@ -45,7 +46,6 @@ mod markup;
 mod message_text;
 mod mrkdwn;
 mod names;
-mod naming_sink;
 mod notices;
 mod outbound;
 mod probe;
@@ -61,7 +61,6 @@ use client::SlackClient;
 use config::{SlackConfig, SlackMode};
 use files::SlackFileHandle;
 use history::SlackCatchUp;
-use naming_sink::NamingSink;
 use outbound::SlackSender;
 use protocol::SlackSocket;
 use workspace::SlackWorkspace;
@@ -82,6 +81,7 @@ pub struct SlackAdapter {
     id: TunnelId,
     mode: SlackMode,
     send_rate: Rate,
+    max_silence: Duration,
     /// Verifies requests of the Events API; `None` in Socket Mode.
     signer: Option<Signer>,
     workspace: SlackWorkspace,
@@ -100,12 +100,15 @@ impl SlackAdapter {
             }
         };
         let client = SlackClient::new(egress, config.base_url, config.app_token, config.bot_token);
+        let mut workspace = SlackWorkspace::new(client);
+        workspace.accepts_bots = config.accepts_bots;
         Ok(Self {
             id,
             mode: config.mode,
             send_rate: config.send_rate,
+            max_silence: Duration::from_secs(config.max_silence_s),
             signer,
-            workspace: SlackWorkspace::new(client),
+            workspace,
             catch_up: SlackCatchUp::new(config.catch_up),
             sender: SlackSender::default(),
         })
@@ -184,14 +187,14 @@ impl Adapter for SlackAdapter {
     }
 
     async fn listen(&self, sink: &dyn InboundSink, stop: CancellationToken) -> Result<(), Failure> {
-        let sink = NamingSink { sink, workspace: &self.workspace };
+        let sink = NamingSink { sink, namer: &self.workspace };
         match sink.last_received().await {
             Ok(positions) => self.catch_up.set_start(positions),
             Err(error) => tracing::warn!(tunnel = %self.id, %error, "cannot read chat positions"),
         }
         match self.mode {
             SlackMode::Socket => {
-                let socket = SlackSocket::new(&self.workspace, &self.catch_up);
+                let socket = SlackSocket::new(&self.workspace, &self.catch_up, self.max_silence);
                 socket::run(&socket, &SocketConnector::default(), &sink, &stop).await
             }
             SlackMode::Webhook => {

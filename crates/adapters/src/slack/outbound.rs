@@ -1,15 +1,16 @@
 //! Sends a message in parts: its text, split before it is formatted, and then its files.
 //!
 //! Every text carries the id of the delivery as metadata, because Slack has no idempotency keys:
-//! by it a message whose answer is missing is looked for. An error that Slack answers after it
-//! may have sent the message (500, `internal_error`, `fatal_error`) is looked for at once: found,
-//! the part was sent; not found, the outcome stays unknown, because it can still appear.
+//! by it a message whose answer is missing is looked for. After an error that Slack answers when it
+//! may have sent the message (500, `internal_error`, `fatal_error`), Slack is done with the request,
+//! so the message is looked for at once: found, the part was sent; not found twice, it was not, and
+//! the failure is temporary. After an answer of a gateway (502, 504) the message can still appear,
+//! so that the outcome stays unknown when it is not found.
 //!
 //! A 429 of chat.postMessage concerns the chat, because its limit is one message per second and
 //! chat. While the pause of one chat lasts, a 429 of another chat concerns the whole tunnel, and
 //! so does every 429 of another method, whose limits are per workspace.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use monoco_core::delivery::{DeliveryOutcome, SentPart, ThrottleScope};
@@ -17,14 +18,14 @@ use monoco_core::did::EndpointKind;
 use monoco_core::outgoing::{AttachmentRef, OutgoingMessage};
 use monoco_core::retry::Failure;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::client::{ApiErrorKind, SlackApiError};
 use super::rich_text;
-use super::sent_search::{self, SentSearch};
+use super::sent_search::{self, SentLookup, SentSearch};
 use super::upload::{self, UploadedFiles};
 use super::wire::{is_ts, message_id, split_message_id};
 use super::workspace::SlackWorkspace;
+use crate::throttle::ChatThrottle;
 use crate::{DeliveryRequest, markdown};
 
 /// Longest text of one message, in characters of Markdown. Slack recommends 4,000 at most and
@@ -37,15 +38,22 @@ pub(super) const METADATA_TYPE: &str = "monoco_delivery";
 /// Follows a text whose formatting was rejected.
 const PLAIN_NOTE: &str = "\n\n[sent without formatting: Slack rejected it]";
 
-/// How long a 429 without a delay is taken to last.
-const DEFAULT_PAUSE: Duration = Duration::from_secs(30);
+/// How long after an error a message that is not in the chat is looked for once more.
+const SECOND_LOOK: Duration = Duration::from_secs(5);
 
 /// Sends the messages of one tunnel.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct SlackSender {
-    /// The chat of the last 429 and the end of its pause.
-    throttled: Mutex<Option<(String, Instant)>>,
+    throttled: ChatThrottle,
     uploads: UploadedFiles,
+    second_look: Duration,
+}
+
+impl Default for SlackSender {
+    fn default() -> Self {
+        let (throttled, uploads) = (ChatThrottle::default(), UploadedFiles::default());
+        Self { throttled, uploads, second_look: SECOND_LOOK }
+    }
 }
 
 /// Where a message goes.
@@ -129,10 +137,13 @@ impl SlackSender {
         let place = place(workspace, request).await.map_err(|error| error.failure)?;
         let found = self.find(workspace, request, &place, number, part).await;
         let found = found.map_err(|error| error.failure)?;
-        Ok(found.map(|external_msg_id| SentPart { part: number, external_msg_id }))
+        Ok(match found {
+            SentLookup::Found(external_msg_id) => Some(SentPart { part: number, external_msg_id }),
+            SentLookup::Absent | SentLookup::Unclear => None,
+        })
     }
 
-    /// Returns the id of a part, if it is at Slack.
+    /// Looks for a part at Slack.
     async fn find(
         &self,
         workspace: &SlackWorkspace,
@@ -140,16 +151,13 @@ impl SlackSender {
         place: &MessagePlace,
         number: u32,
         part: &SlackPart<'_>,
-    ) -> Result<Option<Option<String>>, SlackApiError> {
+    ) -> Result<SentLookup, SlackApiError> {
         let key = request.key.to_string();
         // The clock of the program that created the message may be ahead.
         let since = request.message.created_at.map_or(request.now, |at| at.min(request.now));
         let search = SentSearch { place, key: &key, number, since };
         match part {
-            SlackPart::Text(_) => {
-                let found = sent_search::find_text(workspace, &search).await?;
-                Ok(found.map(|ts| Some(message_id(&place.chat, &ts))))
-            }
+            SlackPart::Text(_) => sent_search::find_text(workspace, &search).await,
             SlackPart::File(_) => {
                 let uploaded = self.uploads.get(&key, number);
                 sent_search::find_file(workspace, &search, uploaded.as_deref()).await
@@ -177,14 +185,28 @@ impl SlackSender {
                 upload::share(workspace, place, file, &uploaded).await
             }
         };
-        match sent {
+        // The times at which an answer without a result is followed by a look into the chat.
+        let (error, looks) = match sent {
             Err(error) if error.kind == ApiErrorKind::Ambiguous => {
-                match self.find(workspace, request, place, number, part).await {
-                    Ok(Some(id)) => Ok(id),
-                    Ok(None) | Err(_) => Err(error.into()),
-                }
+                (error, vec![Duration::ZERO, self.second_look])
             }
-            other => Ok(other?),
+            Err(error) if error.kind == ApiErrorKind::NoVerdict => (error, vec![Duration::ZERO]),
+            other => return Ok(other?),
+        };
+        for delay in looks {
+            tokio::time::sleep(delay).await;
+            match self.find(workspace, request, place, number, part).await {
+                Ok(SentLookup::Found(id)) => return Ok(id),
+                Ok(SentLookup::Absent) => {}
+                Ok(SentLookup::Unclear) | Err(_) => return Err(error.into()),
+            }
+        }
+        match error.failure {
+            Failure::Unknown { detail, error_code } if error.kind == ApiErrorKind::Ambiguous => {
+                let detail = format!("{detail}; the message is not in the chat");
+                Err(Failure::Temporary { detail, retry_after_ms: None, error_code }.into())
+            }
+            failure => Err(failure.into()),
         }
     }
 
@@ -200,23 +222,11 @@ impl SlackSender {
         let detail = error.failure.detail().to_owned();
         let is_post = detail.starts_with("chat.postMessage");
         let scope = match place.filter(|_| is_post) {
-            Some(place) => self.throttle_scope(&place.chat, retry_after),
+            Some(place) => self.throttled.scope(&place.chat, retry_after),
             None => ThrottleScope::Tunnel,
         };
         let error_code = error.failure.error_code().map(str::to_owned);
         DeliveryOutcome::Throttled { detail, error_code, retry_after, scope }
-    }
-
-    fn throttle_scope(&self, chat: &str, retry_after: Option<Duration>) -> ThrottleScope {
-        let now = Instant::now();
-        let until = now + retry_after.unwrap_or(DEFAULT_PAUSE);
-        let mut last = self.throttled.lock().unwrap_or_else(PoisonError::into_inner);
-        let scope = match &*last {
-            Some((other, until)) if other != chat && now < *until => ThrottleScope::Tunnel,
-            _ => ThrottleScope::Target,
-        };
-        *last = Some((chat.to_owned(), until));
-        scope
     }
 }
 

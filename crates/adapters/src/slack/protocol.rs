@@ -22,13 +22,11 @@ use crate::socket::{
     SocketMessage, SocketProtocol, SocketTiming,
 };
 
-/// How long Slack, which pings several times per minute, may send nothing of its own.
-const PING_DEADLINE: Duration = Duration::from_secs(120);
-
 /// Socket Mode of one tunnel.
 pub(super) struct SlackSocket<'a> {
     workspace: &'a SlackWorkspace,
     catch_up: &'a SlackCatchUp,
+    max_silence: Duration,
     /// Whether Slack has asked for a new connection while the old one is open.
     replacing: AtomicBool,
 }
@@ -66,11 +64,12 @@ impl SocketProtocol for SlackSocket<'_> {
     }
 
     fn timing(&self) -> SocketTiming {
-        SocketTiming {
+        let timing = SocketTiming {
             ready: Some(Duration::from_secs(20)),
-            deadline_after_ping: Some(PING_DEADLINE),
+            deadline_after_ping: Some(self.max_silence),
             ..SocketTiming::default()
-        }
+        };
+        timing.within(self.max_silence)
     }
 
     async fn catch_up(&self, sink: &dyn InboundSink, gap: ConnectionGap) -> Result<(), Failure> {
@@ -79,8 +78,12 @@ impl SocketProtocol for SlackSocket<'_> {
 }
 
 impl<'a> SlackSocket<'a> {
-    pub fn new(workspace: &'a SlackWorkspace, catch_up: &'a SlackCatchUp) -> Self {
-        Self { workspace, catch_up, replacing: AtomicBool::new(false) }
+    pub fn new(
+        workspace: &'a SlackWorkspace,
+        catch_up: &'a SlackCatchUp,
+        max_silence: Duration,
+    ) -> Self {
+        Self { workspace, catch_up, max_silence, replacing: AtomicBool::new(false) }
     }
 
     fn hello(&self, frame: &Value) -> Vec<FrameAction> {

@@ -7,6 +7,7 @@ use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 use serde_json::{Map, Value, json};
 
 use super::wire::{list, text};
+use crate::markdown::aligned_table;
 
 /// Schemes that a link may have.
 const LINK_SCHEMES: [&str; 3] = ["https://", "http://", "mailto:"];
@@ -169,7 +170,7 @@ impl RichTextWriter {
                 }
             }
             TagEnd::Table => {
-                let table = aligned(&self.table.take().unwrap_or_default());
+                let table = aligned_table(&self.table.take().unwrap_or_default());
                 self.code = Some(table);
                 self.end_code();
             }
@@ -410,27 +411,6 @@ fn reference_at(text: &str) -> Option<(Value, usize)> {
     let url = text[..end].trim_end_matches(['.', ',', ';', ':', '!', '?', ')', ']', '\'']);
     let (_, rest) = url.split_once("://")?;
     (!rest.is_empty()).then(|| (json!({"type": "link", "url": url}), url.len()))
-}
-
-/// Returns a table with aligned columns, for a font in which all characters are equally wide.
-fn aligned(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
-    };
-    let widths: Vec<_> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-    let mut out = String::new();
-    for (at, row) in rows.iter().enumerate() {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        out.push_str(cells.collect::<Vec<_>>().join(" | ").trim_end());
-        out.push('\n');
-        if at == 0 {
-            let lines: Vec<_> = widths.iter().map(|width| "-".repeat(*width)).collect();
-            out.push_str(&lines.join("-|-"));
-            out.push('\n');
-        }
-    }
-    out
 }
 
 /// Returns the mrkdwn of blocks that [`blocks`] has made.

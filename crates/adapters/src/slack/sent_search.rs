@@ -2,12 +2,14 @@
 //! of its upload. Without that id, such as after a restart, a file is not found: another file can
 //! have the same name.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use monoco_core::time::Timestamp;
 use serde_json::Value;
 
 use super::client::SlackApiError;
+use super::inbound::OwnAccount;
 use super::outbound::{METADATA_TYPE, MessagePlace};
 use super::upload;
 use super::wire::{list, message_id, text, ts_at};
@@ -29,51 +31,99 @@ pub(super) struct SentSearch<'a> {
     pub since: Timestamp,
 }
 
-/// Returns the timestamp of a text.
+/// What is known about a part after a look into the chat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum SentLookup {
+    /// It is there. The id of its message, if it is known.
+    Found(Option<String>),
+    /// It is not there: all messages since its creation were read.
+    Absent,
+    /// It was not found, which proves nothing.
+    Unclear,
+}
+
+/// What a search through the messages of a chat found.
+enum HistorySearch {
+    Found(Box<Value>),
+    /// All messages were read.
+    Absent,
+    /// More than [`MAX_PAGES`] pages.
+    Unfinished,
+}
+
+/// Looks for a text.
 pub(super) async fn find_text(
     workspace: &SlackWorkspace,
     search: &SentSearch<'_>,
-) -> Result<Option<String>, SlackApiError> {
+) -> Result<SentLookup, SlackApiError> {
     let number = u64::from(search.number);
+    let own = workspace.known_account();
+    let is_hidden = AtomicBool::new(false);
     let is_sent = |message: &Value| {
         let metadata = &message["metadata"];
         let payload = &metadata["event_payload"];
+        // Slack may not show metadata to the bot. Then this message could be the one.
+        if text(metadata, "event_type").is_none()
+            && list(message, "files").is_empty()
+            && is_own(message, own.as_deref())
+        {
+            is_hidden.store(true, Ordering::Relaxed);
+        }
         text(metadata, "event_type") == Some(METADATA_TYPE)
             && text(payload, "delivery") == Some(search.key)
             && payload["part"].as_u64() == Some(number)
     };
-    let found = find_message(workspace, search, &is_sent).await?;
-    Ok(found.and_then(|message| text(&message, "ts").map(str::to_owned)))
+    Ok(match find_message(workspace, search, &is_sent).await? {
+        HistorySearch::Found(message) => {
+            SentLookup::Found(text(&message, "ts").map(|ts| message_id(&search.place.chat, ts)))
+        }
+        HistorySearch::Absent if !is_hidden.into_inner() => SentLookup::Absent,
+        HistorySearch::Absent | HistorySearch::Unfinished => SentLookup::Unclear,
+    })
 }
 
-/// Returns the id of the message with a file; the inner value is `None` when the file is there
-/// and its message is not known.
+/// Tells whether a message can be of this bot.
+fn is_own(message: &Value, own: Option<&OwnAccount>) -> bool {
+    let (user, bot) = (text(message, "user"), text(message, "bot_id"));
+    match own {
+        Some(own) => {
+            user == Some(own.user_id.as_str()) || bot.is_some() && bot == own.bot_id.as_deref()
+        }
+        None => bot.is_some(),
+    }
+}
+
+/// Looks for a file. That it is not found proves nothing, because Slack shares files later than
+/// it answers.
 pub(super) async fn find_file(
     workspace: &SlackWorkspace,
     search: &SentSearch<'_>,
     uploaded: Option<&str>,
-) -> Result<Option<Option<String>>, SlackApiError> {
-    let Some(id) = uploaded else { return Ok(None) };
+) -> Result<SentLookup, SlackApiError> {
+    let Some(id) = uploaded else { return Ok(SentLookup::Unclear) };
     let own = workspace.own_account().await?;
     let chat = &search.place.chat;
     if let Some(ts) = upload::shared_ts(workspace, id, chat).await? {
-        return Ok(Some(Some(message_id(chat, &ts))));
+        return Ok(SentLookup::Found(Some(message_id(chat, &ts))));
     }
     let is_sent = |message: &Value| {
         let is_own = text(message, "user") == Some(own.user_id.as_str());
         is_own && list(message, "files").iter().any(|found| text(found, "id") == Some(id))
     };
-    let found = find_message(workspace, search, &is_sent).await?;
-    Ok(found.map(|message| text(&message, "ts").map(|ts| message_id(chat, ts))))
+    Ok(match find_message(workspace, search, &is_sent).await? {
+        HistorySearch::Found(message) => {
+            SentLookup::Found(text(&message, "ts").map(|ts| message_id(chat, ts)))
+        }
+        HistorySearch::Absent | HistorySearch::Unfinished => SentLookup::Unclear,
+    })
 }
 
-/// Returns the first message in the chat or thread that `is_wanted` accepts. `None` is no proof
-/// that there is none: at most [`MAX_PAGES`] pages are read.
+/// Returns the first message in the chat or thread that `is_wanted` accepts.
 async fn find_message(
     workspace: &SlackWorkspace,
     search: &SentSearch<'_>,
     is_wanted: &(dyn Fn(&Value) -> bool + Sync),
-) -> Result<Option<Value>, SlackApiError> {
+) -> Result<HistorySearch, SlackApiError> {
     let margin = i64::try_from(MARGIN.as_millis()).unwrap_or(i64::MAX);
     let oldest = ts_at(Timestamp::from_ms(search.since.ms().saturating_sub(margin)));
     let mut cursor = String::new();
@@ -97,12 +147,12 @@ async fn find_message(
         let reply = workspace.client.read(method, &fields).await?;
         let messages = list(reply.value(), "messages");
         if let Some(found) = messages.iter().find(|message| is_wanted(message)) {
-            return Ok(Some(found.clone()));
+            return Ok(HistorySearch::Found(Box::new(found.clone())));
         }
         match reply.next_cursor() {
             Some(next) => cursor = next.to_owned(),
-            None => return Ok(None),
+            None => return Ok(HistorySearch::Absent),
         }
     }
-    Ok(None)
+    Ok(HistorySearch::Unfinished)
 }

@@ -5,17 +5,19 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use async_trait::async_trait;
 use monoco_core::inbound::InboundEvent;
 use monoco_core::retry::Failure;
 use serde_json::Value;
 
 use super::client::{SlackApiError, SlackClient};
 use super::inbound::{EventReader, OwnAccount, ReadEvents};
-use super::names::NameCache;
 use super::wire::text;
+use crate::names::{NameCache, UnnamedEvents, event_id};
+use crate::naming_sink::EventNamer;
 
-/// Most events that wait for names. Further ones keep the ids.
-const MAX_UNNAMED: usize = 10_000;
+/// Most direct chats that are remembered.
+const MAX_DIRECT_CHATS: usize = 10_000;
 
 /// The state that all parts of the adapter share. Everything in it can be looked up again.
 #[derive(Debug)]
@@ -23,18 +25,13 @@ pub(super) struct SlackWorkspace {
     pub client: SlackClient,
     pub names: NameCache,
     own: Mutex<Option<Arc<OwnAccount>>>,
-    /// Events without all their names, by the id of the event.
-    unnamed: Mutex<HashMap<String, UnnamedEvent>>,
+    unnamed: UnnamedEvents<(EventSource, Value)>,
+    /// The direct chats with accounts. They never change.
+    direct_chats: Mutex<HashMap<String, String>>,
+    /// Whether messages of other bots are received.
+    pub accepts_bots: bool,
     /// Connections of other processes with the same app token, when the last one was opened.
     pub other_connections: AtomicU64,
-}
-
-/// An event whose payload is converted again when names are known.
-#[derive(Debug)]
-struct UnnamedEvent {
-    source: EventSource,
-    payload: Value,
-    missing: BTreeSet<String>,
 }
 
 /// How a payload is converted.
@@ -47,8 +44,15 @@ pub(super) enum EventSource {
 
 impl SlackWorkspace {
     pub fn new(client: SlackClient) -> Self {
-        let (names, own, unnamed) = (NameCache::default(), Mutex::default(), Mutex::default());
-        Self { client, names, own, unnamed, other_connections: AtomicU64::new(0) }
+        Self {
+            client,
+            names: NameCache::default(),
+            own: Mutex::default(),
+            unnamed: UnnamedEvents::default(),
+            direct_chats: Mutex::default(),
+            accepts_bots: false,
+            other_connections: AtomicU64::new(0),
+        }
     }
 
     /// Returns the account of the bot, which is looked up once.
@@ -69,12 +73,13 @@ impl SlackWorkspace {
         Ok(own)
     }
 
-    fn known_account(&self) -> Option<Arc<OwnAccount>> {
+    /// Returns the account of the bot, if it was looked up.
+    pub fn known_account(&self) -> Option<Arc<OwnAccount>> {
         lock(&self.own).clone()
     }
 
     /// Converts a payload with the names that are known. If names are missing, the events are
-    /// remembered for [`Self::add_names`].
+    /// remembered for [`EventNamer::add_names`].
     pub fn read(&self, source: EventSource, payload: Value) -> Vec<InboundEvent> {
         let read = self.convert(&source, &payload);
         if let Some((id, name)) = read.renamed {
@@ -83,59 +88,37 @@ impl SlackWorkspace {
         let missing: BTreeSet<_> =
             read.missing.into_iter().filter(|id| self.names.needs_lookup(id)).collect();
         if let (false, [event]) = (missing.is_empty(), read.events.as_slice()) {
-            let mut unnamed = lock(&self.unnamed);
-            if unnamed.len() < MAX_UNNAMED {
-                unnamed.insert(event_id(event), UnnamedEvent { source, payload, missing });
-            }
+            self.unnamed.insert(event, (source, payload), missing);
         }
         read.events
-    }
-
-    /// Looks up the missing names of events, within the time that Slack waits.
-    pub async fn add_names(&self, events: Vec<InboundEvent>) -> Vec<InboundEvent> {
-        let mut waiting = HashMap::new();
-        let mut missing = BTreeSet::new();
-        {
-            let mut unnamed = lock(&self.unnamed);
-            if unnamed.is_empty() {
-                return events;
-            }
-            for id in events.iter().map(event_id) {
-                if let Some(mut event) = unnamed.remove(&id) {
-                    missing.append(&mut event.missing);
-                    waiting.insert(id, event);
-                }
-            }
-        }
-        if waiting.is_empty() {
-            return events;
-        }
-        self.names.look_up(&self.client, missing).await;
-        let named = |event: InboundEvent| match waiting.get(&event_id(&event)) {
-            Some(found) => {
-                let mut again = self.convert(&found.source, &found.payload).events;
-                again.pop().unwrap_or(event)
-            }
-            None => event,
-        };
-        events.into_iter().map(named).collect()
     }
 
     fn convert(&self, source: &EventSource, payload: &Value) -> ReadEvents {
         let own = self.known_account().unwrap_or_default();
         let find_name = |id: &str| self.names.find(id);
-        let reader = EventReader { own: &own, find_name: &find_name };
+        let accepts_bots = self.accepts_bots;
+        let reader = EventReader { own: &own, accepts_bots, find_name: &find_name };
         match source {
             EventSource::Callback => reader.read_callback(payload),
             EventSource::Interaction(kind) => reader.read_interaction(kind, payload),
         }
     }
 
-    /// Returns the direct chat with an account.
+    /// Returns the direct chat with an account, which is looked up once.
     pub async fn direct_chat(&self, user: &str) -> Result<String, SlackApiError> {
+        if let Some(chat) = lock(&self.direct_chats).get(user) {
+            return Ok(chat.clone());
+        }
         let reply = self.client.read("conversations.open", &[("users", user)]).await?;
         match text(&reply.value()["channel"], "id") {
-            Some(chat) => Ok(chat.to_owned()),
+            Some(chat) => {
+                let mut known = lock(&self.direct_chats);
+                if known.len() >= MAX_DIRECT_CHATS {
+                    known.clear();
+                }
+                known.insert(user.to_owned(), chat.to_owned());
+                Ok(chat.to_owned())
+            }
             None => {
                 let detail = "conversations.open: the answer has no chat".to_owned();
                 let failure = Failure::Temporary { detail, retry_after_ms: None, error_code: None };
@@ -145,13 +128,16 @@ impl SlackWorkspace {
     }
 }
 
-/// Returns the id by which an event is recognised.
-fn event_id(event: &InboundEvent) -> String {
-    match event {
-        InboundEvent::Message { message, .. } => message.id.clone(),
-        InboundEvent::Edit(edit) => edit.edit_id.clone(),
-        InboundEvent::Recall(recall) => recall.recall_id.clone(),
-        InboundEvent::Notice(notice) => notice.id.clone(),
+#[async_trait]
+impl EventNamer for SlackWorkspace {
+    async fn add_names(&self, events: Vec<InboundEvent>) -> Vec<InboundEvent> {
+        let Some(waiting) = self.unnamed.take(&events) else { return events };
+        self.names.look_up(&self.client, waiting.missing).await;
+        let named = |event: InboundEvent| match waiting.payloads.get(&event_id(&event)) {
+            Some((source, payload)) => self.convert(source, payload).events.pop().unwrap_or(event),
+            None => event,
+        };
+        events.into_iter().map(named).collect()
     }
 }
 

@@ -96,6 +96,11 @@ impl SocketHealth {
         }
     }
 
+    /// Changes the time between two pings.
+    pub fn set_ping_interval(&mut self, interval: Duration) {
+        self.timing.ping_interval = interval;
+    }
+
     /// Records that a new event of this connection was stored.
     pub fn record_progress(&mut self) {
         self.has_progress = true;

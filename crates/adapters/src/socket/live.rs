@@ -74,7 +74,8 @@ impl LiveSocket {
         let endpoint = endpoint
             .unwrap_or_else(|_| Err(temporary("the provider names no endpoint in time".into())))?;
         let target = endpoint.target.clone();
-        let stream = connect_target(&target, connector.proxy.as_ref(), connector.limits).await?;
+        let SocketConnector { proxy, ca_file, limits, .. } = connector;
+        let stream = connect_target(&target, proxy.as_ref(), ca_file.as_deref(), *limits).await?;
         let shown = target.shown();
         let handshake = timeout(connector.limits.tls, handshake(protocol, endpoint, stream));
         let stream = handshake.await.unwrap_or_else(|_| {

@@ -202,6 +202,7 @@ impl<'a> SocketReceiver<'a> {
 /// What frames ask for beside storing and answering.
 enum Change {
     Ready,
+    PingInterval(Duration),
     Reconnect { reason: String, keep_old: bool },
     End(String),
 }
@@ -249,6 +250,11 @@ impl SocketReceiver<'_> {
         for (id, change) in work.changes {
             match change {
                 Change::Ready => self.ready(id),
+                Change::PingInterval(interval) => {
+                    if let Some(socket) = self.find(id) {
+                        socket.health.set_ping_interval(interval);
+                    }
+                }
                 Change::Reconnect { reason, keep_old } => self.replace(id, reason, keep_old),
                 Change::End(why) => self.end(id, why),
             }
@@ -316,6 +322,9 @@ impl SocketReceiver<'_> {
                 FrameAction::Reply(message) => work.replies.push((id, message)),
                 FrameAction::Ready => work.changes.push((id, Change::Ready)),
                 FrameAction::Pong => is_traffic = false,
+                FrameAction::PingInterval(interval) => {
+                    work.changes.push((id, Change::PingInterval(interval)));
+                }
                 FrameAction::Reconnect { reason, keep_old } => {
                     work.changes.push((id, Change::Reconnect { reason, keep_old }));
                 }

@@ -55,7 +55,12 @@ fn parse_json(text: &str) -> Result<Value, WebhookError> {
         let what = if error.is_eof() { "truncated" } else { "invalid" };
         unreadable(format!("the body: {what} JSON: {error}"))
     })?;
-    Ok(read(raw, 0))
+    Ok(read_lenient(raw))
+}
+
+/// Reads any JSON. A part that has no exact [`Value`] becomes a text with the JSON of that part.
+pub(crate) fn read_lenient(raw: &RawValue) -> Value {
+    read(raw, 0)
 }
 
 fn read(raw: &RawValue, depth: usize) -> Value {

@@ -32,6 +32,7 @@ pub mod wire;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use body::read_lenient;
 pub use config::{
     FieldMap, HmacHeader, InvalidWebhookConfig, SignatureEncoding, WebhookConfig,
     WebhookVerification,
@@ -71,6 +72,9 @@ impl Webhook {
     }
 }
 
+/// Why a tunnel that only receives cannot send.
+const NO_TARGET: &str = "this tunnel cannot send: it has no send_to";
+
 #[async_trait]
 impl Adapter for Webhook {
     fn id(&self) -> &TunnelId {
@@ -87,6 +91,10 @@ impl Adapter for Webhook {
 
     fn accepts_idempotency_keys(&self) -> bool {
         self.accepts_idempotency_keys
+    }
+
+    fn cannot_send(&self) -> Option<&'static str> {
+        self.target.is_none().then_some(NO_TARGET)
     }
 
     fn check_webhook_headers(&self, headers: &HeaderMap) -> Result<(), WebhookError> {
@@ -112,7 +120,7 @@ impl Adapter for Webhook {
 
     async fn deliver(&self, request: &DeliveryRequest<'_>) -> DeliveryOutcome {
         let Some(target) = &self.target else {
-            let detail = "this tunnel cannot send: it has no send_to".to_owned();
+            let detail = NO_TARGET.to_owned();
             return DeliveryOutcome::Failed(Failure::Permanent { detail, error_code: None });
         };
         let attachments = match read_attachments(request, outbound::MAX_ATTACHMENT_BYTES).await {

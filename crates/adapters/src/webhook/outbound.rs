@@ -242,6 +242,7 @@ mod tests {
             sent_parts: &[],
             progress: &RecordedParts::default(),
             key: format!("dlv_{}", "0".repeat(48)).parse().unwrap(),
+            first_attempt_ago: std::time::Duration::ZERO,
             now: Timestamp::from_ms(0),
         };
         let posted: Value = serde_json::from_slice(&super::body(&request, &[])).unwrap();

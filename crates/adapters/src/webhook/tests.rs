@@ -108,6 +108,7 @@ fn request<'a>(
         sent_parts: &[],
         progress,
         key: key(),
+        first_attempt_ago: std::time::Duration::ZERO,
         now,
     }
 }

@@ -50,14 +50,44 @@ pub enum RecallAction {
     Ignore,
     /// The message is not stored when it arrives later.
     RejectLater,
+    /// The versions that no reader has yet are removed, and the readers of the others are told.
+    Apply {
+        /// One step for each version, in the order of the versions.
+        steps: Vec<RecallStep>,
+        follow_up: RecallFollowUp,
+    },
+}
+
+/// What a recall does to one version of the message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecallStep {
+    /// Nothing: the version is in a Mail, or not wanted.
+    Keep,
     /// The stored message is replaced by this one.
     Replace(Box<InboundMessage>),
     /// The letter is trashed.
     TrashLetter,
+}
+
+/// How the readers of a version that is in a Mail learn about the recall.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecallFollowUp {
+    /// No version is in a Mail, or a message that was replaced tells them.
+    None,
     /// This message is stored and names the message that it corrects.
-    FollowUp(Box<InboundMessage>),
+    Message(Box<InboundMessage>),
     /// Only an event is stored, because the text of the message is gone.
     EventOnly,
+}
+
+impl<'a> StoredVersion<'a> {
+    fn text(self) -> Option<&'a InboundMessage> {
+        match self {
+            Self::Unknown | Self::NotKept => None,
+            Self::InWindow(message) => Some(message),
+            Self::InPipeline(message) | Self::Merged(message) => message,
+        }
+    }
 }
 
 /// Decides about an edit. `has_chain`: messages of the tunnel go through an inbound chain.
@@ -68,7 +98,9 @@ pub fn decide_edit(stored: StoredVersion<'_>, edit: &MessageEdit, has_chain: boo
         StoredVersion::InWindow(previous) => Some(previous),
         StoredVersion::InPipeline(previous) | StoredVersion::Merged(previous) => previous,
     };
-    if previous.is_some_and(|previous| !is_changed(previous, &edit.message)) {
+    // An edit that arrives after the recall must not bring the text back.
+    let is_stale = |previous| is_recalled(previous) || !is_changed(previous, &edit.message);
+    if previous.is_some_and(is_stale) {
         return EditAction::Ignore;
     }
     match stored {
@@ -79,37 +111,59 @@ pub fn decide_edit(stored: StoredVersion<'_>, edit: &MessageEdit, has_chain: boo
     }
 }
 
-/// Decides about a recall.
-pub fn decide_recall(stored: StoredVersion<'_>, recall: &MessageRecall) -> RecallAction {
-    let previous = match stored {
-        StoredVersion::Unknown => return RecallAction::RejectLater,
-        StoredVersion::NotKept => return RecallAction::Ignore,
-        StoredVersion::InPipeline(_) => return RecallAction::TrashLetter,
-        StoredVersion::Merged(None) => return RecallAction::EventOnly,
-        StoredVersion::InWindow(previous) | StoredVersion::Merged(Some(previous)) => previous,
-    };
-    if is_recalled(previous) {
+/// Decides about a recall. `versions`: the message and the messages that corrected it, oldest
+/// first; none when the message was never received.
+///
+/// With an inbound chain several versions can be on their way at the same time, and none of them
+/// may be delivered.
+pub fn decide_recall(versions: &[StoredVersion<'_>], recall: &MessageRecall) -> RecallAction {
+    if versions.is_empty() {
+        return RecallAction::RejectLater;
+    }
+    let newest = versions.iter().rev().find_map(|version| version.text());
+    if newest.is_some_and(is_recalled) {
         return RecallAction::Ignore;
     }
-    let text = recall_text(previous, recall);
-    match stored {
-        StoredVersion::InWindow(_) => RecallAction::Replace(Box::new(InboundMessage {
-            title: None,
-            text: text.to_owned(),
-            mentions: Vec::new(),
-            artifacts: Vec::new(),
-            ..previous.clone()
-        })),
-        _ => {
-            let from = recall.by.clone().unwrap_or_else(|| previous.from.clone());
-            let session = recall.session.clone();
-            let message = InboundMessage::new(&recall.recall_id, session, from, text);
-            RecallAction::FollowUp(Box::new(InboundMessage {
-                at: recall.at,
-                corrects: Some(recall.message_id.clone()),
-                ..message
-            }))
+    let step = |version: &StoredVersion<'_>| match version {
+        StoredVersion::InWindow(message) if !is_recalled(message) => {
+            RecallStep::Replace(Box::new(recalled(message, recall)))
         }
+        StoredVersion::InPipeline(_) => RecallStep::TrashLetter,
+        _ => RecallStep::Keep,
+    };
+    let steps: Vec<_> = versions.iter().map(step).collect();
+    let is_replaced = steps.iter().any(|step| matches!(step, RecallStep::Replace(_)));
+    let is_merged = versions.iter().any(|version| matches!(version, StoredVersion::Merged(_)));
+    let follow_up = match newest {
+        _ if is_replaced || !is_merged => RecallFollowUp::None,
+        Some(previous) => RecallFollowUp::Message(Box::new(recall_message(previous, recall))),
+        None => RecallFollowUp::EventOnly,
+    };
+    if follow_up == RecallFollowUp::None && steps.iter().all(|step| *step == RecallStep::Keep) {
+        return RecallAction::Ignore;
+    }
+    RecallAction::Apply { steps, follow_up }
+}
+
+/// The message in a merge window after its recall.
+fn recalled(previous: &InboundMessage, recall: &MessageRecall) -> InboundMessage {
+    InboundMessage {
+        title: None,
+        text: recall_text(previous, recall).to_owned(),
+        mentions: Vec::new(),
+        artifacts: Vec::new(),
+        ..previous.clone()
+    }
+}
+
+/// The message that follows a message which is in a Mail.
+fn recall_message(previous: &InboundMessage, recall: &MessageRecall) -> InboundMessage {
+    let from = recall.by.clone().unwrap_or_else(|| previous.from.clone());
+    let (session, text) = (recall.session.clone(), recall_text(previous, recall));
+    InboundMessage {
+        at: recall.at,
+        corrects: Some(recall.message_id.clone()),
+        ..InboundMessage::new(&recall.recall_id, session, from, text)
     }
 }
 
@@ -260,32 +314,82 @@ mod tests {
     }
 
     #[test]
+    fn edit_does_not_bring_back_a_recalled_text() {
+        let recalled = message("1", "ann", RECALLED_BY_AUTHOR);
+        for stored in [
+            StoredVersion::InWindow(&recalled),
+            StoredVersion::InPipeline(Some(&recalled)),
+            StoredVersion::Merged(Some(&recalled)),
+        ] {
+            assert_eq!(decide_edit(stored, &edit("secret"), false), EditAction::Ignore);
+        }
+    }
+
+    fn apply(steps: Vec<RecallStep>) -> RecallAction {
+        RecallAction::Apply { steps, follow_up: RecallFollowUp::None }
+    }
+
+    #[test]
     fn recall_replaces_trashes_or_follows() {
         let mut old = message("1", "ann", "secret");
         old.mentions = vec!["bot".to_owned()];
-        let mark = |text: &str| Box::new(message("1", "ann", text));
+        let mark =
+            |text: &str| apply(vec![RecallStep::Replace(Box::new(message("1", "ann", text)))]);
         let by_ann = recall(Some("ann"));
-        let in_window = StoredVersion::InWindow(&old);
-        let replace = RecallAction::Replace(mark(RECALLED_BY_AUTHOR));
-        assert_eq!(decide_recall(in_window, &by_ann), replace);
-        assert_eq!(decide_recall(in_window, &recall(None)), replace);
-        let by_admin = decide_recall(in_window, &recall(Some("admin")));
-        assert_eq!(by_admin, RecallAction::Replace(mark(REMOVED_BY_OTHER)));
+        let in_window = [StoredVersion::InWindow(&old)];
+        assert_eq!(decide_recall(&in_window, &by_ann), mark(RECALLED_BY_AUTHOR));
+        assert_eq!(decide_recall(&in_window, &recall(None)), mark(RECALLED_BY_AUTHOR));
+        let by_admin = decide_recall(&in_window, &recall(Some("admin")));
+        assert_eq!(by_admin, mark(REMOVED_BY_OTHER));
+        assert_eq!(decide_recall(&[], &by_ann), RecallAction::RejectLater);
         let recalled = message("1", "ann", RECALLED_BY_AUTHOR);
+        let (steps, follow_up) = (vec![RecallStep::Keep], RecallFollowUp::EventOnly);
         for (stored, want) in [
-            (StoredVersion::Unknown, RecallAction::RejectLater),
             (StoredVersion::NotKept, RecallAction::Ignore),
-            (StoredVersion::InPipeline(Some(&old)), RecallAction::TrashLetter),
-            (StoredVersion::Merged(None), RecallAction::EventOnly),
+            (StoredVersion::InPipeline(Some(&old)), apply(vec![RecallStep::TrashLetter])),
+            (StoredVersion::InPipeline(None), apply(vec![RecallStep::TrashLetter])),
+            (StoredVersion::Merged(None), RecallAction::Apply { steps, follow_up }),
             (StoredVersion::InWindow(&recalled), RecallAction::Ignore),
+            (StoredVersion::InPipeline(Some(&recalled)), RecallAction::Ignore),
             (StoredVersion::Merged(Some(&recalled)), RecallAction::Ignore),
         ] {
-            assert_eq!(decide_recall(stored, &by_ann), want, "{stored:?}");
+            assert_eq!(decide_recall(&[stored], &by_ann), want, "{stored:?}");
         }
-        let follow_up = decide_recall(StoredVersion::Merged(Some(&old)), &recall(None));
-        let RecallAction::FollowUp(next) = follow_up else { panic!("{follow_up:?}") };
+        let action = decide_recall(&[StoredVersion::Merged(Some(&old))], &recall(None));
+        let RecallAction::Apply { follow_up: RecallFollowUp::Message(next), .. } = action else {
+            panic!("{action:?}")
+        };
         assert_eq!((next.id.as_str(), next.corrects.as_deref()), ("r-1", Some("1")));
         assert_eq!((next.from.id.as_str(), next.text.as_str()), ("ann", RECALLED_BY_AUTHOR));
         assert!(next.mentions.is_empty());
+    }
+
+    #[test]
+    fn recall_concerns_every_version() {
+        use StoredVersion::{InPipeline, InWindow, Merged, NotKept};
+        let (old, new) = (message("1", "ann", "secret"), edit("secrets").message);
+        let replace = |message: &InboundMessage| {
+            let text = RECALLED_BY_AUTHOR.to_owned();
+            RecallStep::Replace(Box::new(InboundMessage { text, ..message.clone() }))
+        };
+        let trash = || RecallStep::TrashLetter;
+        for (versions, want) in [
+            ([InPipeline(None), InPipeline(Some(&new))], [trash(), trash()]),
+            ([InWindow(&old), InPipeline(Some(&new))], [replace(&old), trash()]),
+            ([InPipeline(None), InWindow(&new)], [trash(), replace(&new)]),
+            ([InPipeline(Some(&old)), NotKept], [trash(), RecallStep::Keep]),
+            ([InWindow(&old), InWindow(&new)], [replace(&old), replace(&new)]),
+            ([Merged(None), InWindow(&new)], [RecallStep::Keep, replace(&new)]),
+        ] {
+            let action = decide_recall(&versions, &recall(Some("ann")));
+            assert_eq!(action, apply(want.to_vec()), "{versions:?}");
+        }
+        for newest in [InPipeline(Some(&new)), NotKept] {
+            let action = decide_recall(&[Merged(Some(&old)), newest], &recall(Some("ann")));
+            let RecallAction::Apply { steps, follow_up } = action else { panic!("{action:?}") };
+            let trashed = matches!(newest, InPipeline(_));
+            assert_eq!(steps[1], if trashed { trash() } else { RecallStep::Keep });
+            assert!(matches!(follow_up, RecallFollowUp::Message(_)), "{follow_up:?}");
+        }
     }
 }

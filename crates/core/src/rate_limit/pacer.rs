@@ -28,8 +28,9 @@ pub struct SendPacer {
     throttles: u32,
 }
 
-/// What a limit applies to: an address, or all addresses of a kind.
-type PaceKey = (EndpointKind, Option<String>);
+/// What a limit applies to: an address, or all addresses of the tunnel (`None`). The kinds of
+/// addresses that a provider limits together share the slots.
+type PaceKey = Option<(EndpointKind, String)>;
 
 impl SendPacer {
     /// Returns when the address has a free slot, whatever the limits of the tunnel are.
@@ -40,17 +41,12 @@ impl SendPacer {
         limits: &SendLimits,
         now: Timestamp,
     ) -> Timestamp {
-        self.slot(&(kind, Some(address.to_owned())), &limits.per_target, now)
+        self.slot(&Some((kind, address.to_owned())), &limits.per_target, now)
     }
 
-    /// Returns when the tunnel has a free slot for addresses of this kind.
-    pub fn tunnel_slot(
-        &self,
-        kind: EndpointKind,
-        limits: &SendLimits,
-        now: Timestamp,
-    ) -> Timestamp {
-        self.slot(&(kind, None), &limits.per_tunnel, now)
+    /// Returns when the tunnel has a free slot for addresses with these limits.
+    pub fn tunnel_slot(&self, limits: &SendLimits, now: Timestamp) -> Timestamp {
+        self.slot(&None, &limits.per_tunnel, now)
     }
 
     /// Reserves the next slot for a message or part to an address, and returns its time.
@@ -61,7 +57,7 @@ impl SendPacer {
         limits: &SendLimits,
         now: Timestamp,
     ) -> Timestamp {
-        let keys = [(kind, Some(address.to_owned())), (kind, None)];
+        let keys = [Some((kind, address.to_owned())), None];
         let rates = [&limits.per_target, &limits.per_tunnel];
         let slots = keys.iter().zip(rates).map(|(key, rates)| self.slot(key, rates, now));
         let at = slots.fold(now, Timestamp::max);
@@ -141,8 +137,21 @@ mod tests {
         assert!(slots[2..].iter().all(|slot| *slot < 2_000), "{slots:?}");
         assert_eq!(pacer.target_slot(KIND, "a", &limits, at(0)), at(2_000));
         assert_eq!(pacer.target_slot(KIND, "new", &limits, at(0)), at(0));
-        assert!(pacer.tunnel_slot(KIND, &limits, at(0)) > at(0));
+        assert!(pacer.tunnel_slot(&limits, at(0)) > at(0));
         assert_eq!(pacer.target_slot(EndpointKind::User, "a", &limits, at(0)), at(0));
+    }
+
+    #[test]
+    fn kinds_of_addresses_share_the_slots_of_the_tunnel() {
+        let (mut pacer, limits) = (SendPacer::default(), limits(&[], &["2/s"]));
+        let kinds = [EndpointKind::User, EndpointKind::Group, EndpointKind::Channel];
+        let slots = kinds.map(|kind| pacer.reserve(kind, "a", &limits, at(0)).ms());
+        assert_eq!(slots, [0, 0, 500]);
+        assert_eq!(
+            pacer.tunnel_slot(&SendLimits::default(), at(0)),
+            at(0),
+            "a kind without limits"
+        );
     }
 
     #[test]

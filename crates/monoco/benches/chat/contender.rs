@@ -3,14 +3,19 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 use crate::common::Result;
 use crate::common::courier::RunningCourier;
-use crate::emulator::Emulator;
+use crate::emulator::{Emulator, MEASURE_TIMEOUT};
 
 const HANDLER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/chat/handler.py");
+
+/// How often the file of the SDK is read.
+const LINES_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Where `./bench` and `./test` install the SDKs.
 pub fn sdk_dir() -> PathBuf {
@@ -47,7 +52,7 @@ fn tunnel(emulator: &Emulator, app: usize) -> String {
 /// A process with the SDK of the vendor. It is stopped on drop.
 pub struct SdkHandler {
     child: Child,
-    _data: TempDir,
+    data: TempDir,
 }
 
 impl SdkHandler {
@@ -60,16 +65,34 @@ impl SdkHandler {
         let child = Command::new("python3")
             .args([HANDLER, emulator.network.name()])
             .arg(data.path().join("messages.jsonl"))
-            .args(names.map(|name| emulator.credential(0, name)))
+            .args(names.iter().map(|name| emulator.credential(0, name)))
             .env("PYTHONPATH", sdk_dir())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .map_err(|error| format!("cannot run python3 ({error}); ./bench installs it"))?;
-        let handler = Self { child, _data: data };
+        let handler = Self { child, data };
         emulator.wait_for_connections(1)?;
         Ok(handler)
+    }
+
+    /// Waits until this number of messages is on disk. An SDK that fetches updates confirms them
+    /// before its handler has run.
+    pub fn wait_for_lines(&self, count: u64) -> Result<()> {
+        let file = self.data.path().join("messages.jsonl");
+        let started = Instant::now();
+        loop {
+            let bytes = std::fs::read(&file)?;
+            let lines = bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+            if lines >= count {
+                return Ok(());
+            }
+            if started.elapsed() > MEASURE_TIMEOUT {
+                return Err(format!("{lines} of {count} messages after {MEASURE_TIMEOUT:?}").into());
+            }
+            thread::sleep(LINES_INTERVAL);
+        }
     }
 }
 
@@ -86,7 +109,7 @@ pub fn sdk_versions() -> Result<String> {
     let installed = sdk_dir().join("installed.txt");
     let text = std::fs::read_to_string(&installed)
         .map_err(|error| format!("{}: {error}; ./bench installs the SDKs", installed.display()))?;
-    let names = ["dingtalk-stream", "lark-oapi", "slack-sdk"];
+    let names = ["dingtalk-stream", "lark-oapi", "python-telegram-bot", "slack-sdk"];
     let wanted = |line: &&str| names.iter().any(|name| line.starts_with(name));
     Ok(text
         .lines()

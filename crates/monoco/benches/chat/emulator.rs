@@ -13,7 +13,7 @@ use crate::common::courier::{program, unexpected_response};
 use crate::common::http::Conn;
 
 /// Maximum time of one measurement.
-const MEASURE_TIMEOUT: Duration = Duration::from_secs(600);
+pub const MEASURE_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// How often the state of the emulator is read.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -24,10 +24,11 @@ pub enum Network {
     Slack,
     DingTalk,
     Lark,
+    Telegram,
 }
 
 impl Network {
-    pub const ALL: [Self; 3] = [Self::DingTalk, Self::Slack, Self::Lark];
+    pub const ALL: [Self; 4] = [Self::DingTalk, Self::Slack, Self::Lark, Self::Telegram];
 
     /// Keys of a tunnel: the address, and credentials.
     pub const fn tunnel_keys(self) -> &'static [&'static str] {
@@ -35,6 +36,7 @@ impl Network {
             Self::Slack => &["base_url", "app_token", "bot_token"],
             Self::DingTalk => &["base_url", "oapi_url", "app_key", "app_secret"],
             Self::Lark => &["base_url", "app_id", "app_secret"],
+            Self::Telegram => &["base_url", "token"],
         }
     }
 
@@ -44,6 +46,7 @@ impl Network {
             Self::Slack => "slack",
             Self::DingTalk => "dingtalk",
             Self::Lark => "lark",
+            Self::Telegram => "telegram",
         }
     }
 }
@@ -122,9 +125,14 @@ impl Emulator {
         }
     }
 
-    /// Waits until this number of connections is open.
+    /// Waits until this number of connections is open, or of calls that wait for updates.
     pub fn wait_for_connections(&self, count: usize) -> Result<()> {
-        let open = |state: &Value| state["connections"].as_array().map_or(0, Vec::len) >= count;
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let is_polling = |bot: &&Value| bot["polls"].as_u64().unwrap_or(0) > 0;
+        let open = |state: &Value| {
+            let polling = list(&state["network"]["bots"]).iter().filter(is_polling).count();
+            list(&state["connections"]).len() + polling >= count
+        };
         self.wait_for("connections", open).map(drop)
     }
 

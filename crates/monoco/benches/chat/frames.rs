@@ -14,10 +14,11 @@ use crate::plan::{MESSAGE_RATE, Plan};
 use crate::report::{Report, ms, ratio};
 
 /// Networks, the SDK beside which the courier is measured, and the least ratio.
-const NETWORKS: [(Network, &str, &str); 3] = [
+const NETWORKS: [(Network, &str, &str); 4] = [
     (Network::DingTalk, "dingtalk-stream", "≥ 5 × the SDK"),
     (Network::Slack, "slack_sdk Socket Mode", "≥ the SDK"),
     (Network::Lark, "lark-oapi", "≥ 5 × the SDK"),
+    (Network::Telegram, "python-telegram-bot", "≥ 5 × the SDK"),
 ];
 
 /// Measures courier and SDK in turns on the same machine.
@@ -29,11 +30,11 @@ pub fn measure_rates(plan: &Plan, report: &mut Report) -> Result<()> {
         for _ in 0..plan.repeats {
             let emulators = [Emulator::start(network, 1)?];
             let courier = start_courier(&plan.dir, &emulators, 1)?;
-            let our_rate = rate(plan, &emulators[0])?;
+            let our_rate = rate(plan, &emulators[0], None)?;
             drop((courier, emulators));
             let emulator = Emulator::start(network, 1)?;
             let handler = SdkHandler::start(&plan.dir, &emulator)?;
-            let their_rate = rate(plan, &emulator)?;
+            let their_rate = rate(plan, &emulator, Some(&handler))?;
             drop((handler, emulator));
             ours.push(our_rate);
             theirs.push(their_rate);
@@ -46,11 +47,14 @@ pub fn measure_rates(plan: &Plan, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Frames per second from the first frame until all are acknowledged.
-fn rate(plan: &Plan, emulator: &Emulator) -> Result<f64> {
+/// Frames per second from the first frame until all are on disk and acknowledged.
+fn rate(plan: &Plan, emulator: &Emulator, handler: Option<&SdkHandler>) -> Result<f64> {
     let started = Instant::now();
     emulator.say(plan.frames, None)?;
     emulator.wait_for_acks(plan.frames)?;
+    if let Some(handler) = handler {
+        handler.wait_for_lines(plan.frames)?;
+    }
     Ok(plan.frames as f64 / started.elapsed().as_secs_f64())
 }
 

@@ -4,6 +4,7 @@ acknowledges it.
 Usage: handler.py slack FILE BASE_URL APP_TOKEN BOT_TOKEN
        handler.py dingtalk FILE BASE_URL APP_KEY APP_SECRET
        handler.py lark FILE BASE_URL APP_ID APP_SECRET
+       handler.py telegram FILE BASE_URL TOKEN
 """
 
 import json
@@ -75,6 +76,20 @@ def lark(kept, base_url, app_id, app_secret):
                         log_level=lark_oapi.LogLevel.ERROR).start()
 
 
+def telegram(kept, base_url, token):
+    from telegram import Update
+    from telegram.ext import ApplicationBuilder, TypeHandler
+
+    async def receive(update, context):
+        kept.append(update.to_dict())
+
+    builder = ApplicationBuilder().token(token).base_url(base_url + "/bot")
+    app = builder.base_file_url(base_url + "/file/bot").build()
+    app.add_handler(TypeHandler(Update, receive))
+    app.run_polling(timeout=30, allowed_updates=["message"])
+
+
 if __name__ == "__main__":
     network, path, *credentials = sys.argv[1:]
-    {"slack": slack, "dingtalk": dingtalk, "lark": lark}[network](DurableFile(path), *credentials)
+    networks = {"slack": slack, "dingtalk": dingtalk, "lark": lark, "telegram": telegram}
+    networks[network](DurableFile(path), *credentials)

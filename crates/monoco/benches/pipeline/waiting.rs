@@ -64,7 +64,7 @@ fn step(pipeline_courier: &mut PipelineCourier, waiting: u64, passing: usize) ->
     pipeline_courier.connect_again()?;
     pipeline_courier.until("letters wait behind the limit", |state| {
         // The first letter passes the limit.
-        state.all["workers"]["limit"]["kept"].as_u64() == Some(waiting - 1)
+        state.all["workers"]["limit"]["held"].as_u64() == Some(waiting - 1)
     })?;
     let rate = (waiting - before) as f64 / started.elapsed().as_secs_f64();
     let mut took = Vec::with_capacity(passing);

@@ -2,7 +2,7 @@
 
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use monoco_store::StoreError;
+use monoco_store::{StoreError, StoreResult};
 use serde::Serialize;
 
 use super::error::ApiError;
@@ -27,7 +27,7 @@ pub fn lines(body: &[u8]) -> Result<Vec<(usize, &[u8])>, ApiError> {
 /// `results`, which `view` converts together with the number of the line.
 pub fn respond<T, V: Serialize>(
     lines: Vec<(usize, Result<(), ApiError>)>,
-    results: Vec<Result<T, StoreError>>,
+    results: Vec<StoreResult<T>>,
     view: impl Fn(usize, T) -> Result<V, ApiError>,
 ) -> Result<Response, ApiError> {
     let mut results = results.into_iter();

@@ -3,8 +3,9 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use monoco_core::delivery::DeliveryOutcome;
+use monoco_core::delivery::{DeliveryOutcome, SentPart};
 use monoco_core::did::Did;
+use monoco_core::lease::LeaseDuration;
 use monoco_core::record::{RecordId, RecordKind};
 use monoco_core::retry::Failure;
 use monoco_core::tag::Tag;
@@ -263,7 +264,7 @@ pub struct RecordTagsBody {
 #[cfg_attr(test, utoipa::path(
     post, path = "/api/v1/records/{record_id}/tags", operation_id = "update_record_tags",
     tag = "boxes",
-    params(("record_id" = String, Path, description = "`rec_…`")),
+    params(("record_id" = String, Path, description = "`rec_…`, or a unique prefix")),
     request_body = RecordTagsBody,
     responses((status = 200, body = RecordView))
 ))]
@@ -272,7 +273,7 @@ pub async fn update_tags(
     path: PathParams,
     JsonBody(body): JsonBody<RecordTagsBody>,
 ) -> Result<axum::Json<RecordView>, ApiError> {
-    let id: RecordId = path.parse("record_id")?;
+    let id = record_id(&api, &path).await?;
     if id.kind() != RecordKind::Record {
         let why = "found the id of a delivery (dlv_…), expected that of a record (rec_…)";
         return Err(ApiError::bad_parameter("record_id", why));
@@ -307,12 +308,17 @@ pub struct ReportBody {
     epoch: Option<i64>,
     /// Name of the caller, as given for the lease
     holder: Option<String>,
+    /// Number of a part that was sent, from 0, when more parts follow. The last part is reported
+    /// without it
+    part: Option<u32>,
 }
 
 /// Report the outcome of a delivery attempt
 ///
 /// Temporary failures are retried with backoff. Permanent failures make the delivery DEAD. An
-/// unknown outcome makes it UNCERTAIN, unless the tunnel is idempotent.
+/// unknown outcome makes it UNCERTAIN, unless the tunnel is idempotent. A message that is sent in
+/// parts is reported part by part: each report with `part` stores a receipt and renews the lease, and
+/// the next attempt continues after `delivery.parts`.
 #[cfg_attr(test, utoipa::path(
     post, path = "/api/v1/deliveries/{record_id}/report", operation_id = "report_delivery",
     tag = "boxes",
@@ -331,7 +337,17 @@ pub async fn report(
         return Err(ApiError::bad_parameter("record_id", why));
     }
     let proof = input::lease_proof(body.epoch, body.holder.clone())?;
+    let part = body.part;
     let (outcome, now) = (outcome(body)?, api.clock.now());
+    if let Some(part) = part {
+        let DeliveryOutcome::Accepted { external_msg_id } = outcome else {
+            let why = "found with `ok: false`; report the failure without it";
+            return Err(ApiError::bad_field("part", why));
+        };
+        let (part, term) = (SentPart { part, external_msg_id }, LeaseDuration::DEFAULT);
+        let delivery = api.store.record_part(id, part, proof, term, now).await?;
+        return Ok(axum::Json(BoxEntry::Delivery(delivery).into()));
+    }
     let retry = delivery_retry(api.config.borrow().deliveries);
     let delivery = api.store.report_delivery(id, outcome, proof, retry, now).await?;
     Ok(axum::Json(BoxEntry::Delivery(delivery).into()))

@@ -13,7 +13,7 @@ use monoco_core::record::BoxKind;
 use monoco_core::time::Timestamp;
 use monoco_core::tunnel_health::{TunnelConnection, TunnelStatus};
 use monoco_store::{
-    DeadForward, EmailTaskCounts, LetterCounts, SharedStore, StoreCounts, StoreError, StoreHealth,
+    DeadForward, EmailTaskCounts, LetterCounts, SharedStore, StoreCounts, StoreHealth, StoreResult,
 };
 use serde_json::json;
 
@@ -202,7 +202,7 @@ fn mailbox(report: ProjectorReport, counts: &StoreCounts) -> MailboxHealth {
 pub(super) async fn dead_forwards(
     store: &SharedStore,
     tasks: &BTreeMap<TunnelId, EmailTaskCounts>,
-) -> Result<Vec<DeadForward>, StoreError> {
+) -> StoreResult<Vec<DeadForward>> {
     if tasks.values().all(|counts| counts.dead == 0) {
         return Ok(Vec::new());
     }

@@ -67,6 +67,20 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     }
 }
 
+/// A JSON body that can be omitted: it is then read as an empty object.
+pub struct OptionalJsonBody<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for OptionalJsonBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        if request.body().is_end_stream() {
+            return from_value(Value::Object(serde_json::Map::new())).map(Self);
+        }
+        JsonBody::from_request(request, state).await.map(|JsonBody(body)| Self(body))
+    }
+}
+
 /// Converts JSON to a typed body. Unknown keys are rejected.
 pub fn from_value<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
     T::deserialize(value).map_err(|error| ApiError::wrong_shape(&error))

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::extract::State;
 use axum::http::HeaderMap;
-use monoco_core::claim::{ClaimState, InvalidWorkspace, Workspace};
+use monoco_core::claim::{Claim, ClaimState, InvalidWorkspace, Workspace};
 use monoco_core::delivery::SendState;
 use monoco_core::draft::DraftAttachment;
 use monoco_core::lease::{Holder, LeaseLost};
@@ -19,7 +19,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::drafts;
 use super::error::ApiError;
-use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
+use super::input::{self, JsonBody, OptionalJsonBody, PagingQuery, PathParams, QueryParams};
 use super::messages::parse_key;
 use super::trace::trace_of;
 use super::views::boxes::RecordView;
@@ -82,6 +82,14 @@ pub struct RebuildQuery {
 #[cfg_attr(test, derive(IntoParams), into_params(parameter_in = Query))]
 #[serde(deny_unknown_fields)]
 pub struct WorkspaceQuery {
+    /// Workspace of the claim; default `shared`
+    workspace: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct DeadClaimBody {
     /// Workspace of the claim; default `shared`
     workspace: Option<String>,
 }
@@ -284,17 +292,14 @@ pub async fn claim(
     path: PathParams,
     JsonBody(ClaimBody { agent_id, timeout, workspace }): JsonBody<ClaimBody>,
 ) -> Result<axum::Json<ClaimInfo>, ApiError> {
-    let id = mail_id(&api, &path).await?;
-    let workspace =
-        parse_workspace(workspace).map_err(|error| ApiError::bad_field("workspace", error))?;
+    let (id, workspace) = claim_key(&api, &path, workspace).await?;
     let holder = agent(agent_id)?;
     let term = match timeout {
         Some(_) => input::lease_duration("timeout", timeout)?,
         None => api.claims().term,
     };
     let (retry, now) = (api.claims().retry, api.clock.now());
-    let claimed = api.store.claim(&id, &workspace, holder, term, retry, now).await;
-    Ok(axum::Json(ClaimInfo::from(&claimed.map_err(claim_error)?)))
+    claim_view(api.store.claim(&id, &workspace, holder, term, retry, now).await)
 }
 
 /// Renew a claim before it expires
@@ -396,39 +401,33 @@ pub async fn reply(
 /// Retry a dead letter, with all its attempts
 #[cfg_attr(test, utoipa::path(
     post, path = "/api/v1/messages/{id}/retry", operation_id = "retry_claim",
-    tag = "mails", params(WorkspaceQuery),
+    tag = "mails", request_body = Option<DeadClaimBody>,
     params(("id" = String, Path, description = "Id of the Mail")),
     responses((status = 200, body = ClaimSchema))
 ))]
 pub async fn retry(
     State(api): State<SharedApi>,
     path: PathParams,
-    QueryParams(WorkspaceQuery { workspace }): QueryParams<WorkspaceQuery>,
+    OptionalJsonBody(DeadClaimBody { workspace }): OptionalJsonBody<DeadClaimBody>,
 ) -> Result<axum::Json<ClaimInfo>, ApiError> {
-    let id = mail_id(&api, &path).await?;
-    let workspace =
-        parse_workspace(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?;
-    let retried = api.store.retry_claim(&id, &workspace, api.clock.now()).await;
-    Ok(axum::Json(ClaimInfo::from(&retried.map_err(claim_error)?)))
+    let (id, workspace) = claim_key(&api, &path, workspace).await?;
+    claim_view(api.store.retry_claim(&id, &workspace, api.clock.now()).await)
 }
 
 /// Drop a dead letter without retrying it
 #[cfg_attr(test, utoipa::path(
     post, path = "/api/v1/messages/{id}/drop", operation_id = "drop_claim",
-    tag = "mails", params(WorkspaceQuery),
+    tag = "mails", request_body = Option<DeadClaimBody>,
     params(("id" = String, Path, description = "Id of the Mail")),
     responses((status = 200, body = ClaimSchema))
 ))]
 pub async fn drop_claim(
     State(api): State<SharedApi>,
     path: PathParams,
-    QueryParams(WorkspaceQuery { workspace }): QueryParams<WorkspaceQuery>,
+    OptionalJsonBody(DeadClaimBody { workspace }): OptionalJsonBody<DeadClaimBody>,
 ) -> Result<axum::Json<ClaimInfo>, ApiError> {
-    let id = mail_id(&api, &path).await?;
-    let workspace =
-        parse_workspace(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?;
-    let dropped = api.store.drop_claim(&id, &workspace, api.clock.now()).await;
-    Ok(axum::Json(ClaimInfo::from(&dropped.map_err(claim_error)?)))
+    let (id, workspace) = claim_key(&api, &path, workspace).await?;
+    claim_view(api.store.drop_claim(&id, &workspace, api.clock.now()).await)
 }
 
 /// Rebuild the files of the mailbox from the store
@@ -502,14 +501,25 @@ async fn update(
     epoch: Option<i64>,
     step: ClaimUpdate,
 ) -> Result<axum::Json<ClaimInfo>, ApiError> {
-    let id = mail_id(api, path).await?;
-    let workspace =
-        parse_workspace(workspace).map_err(|error| ApiError::bad_field("workspace", error))?;
+    let (id, workspace) = claim_key(api, path, workspace).await?;
     agent(agent_id.clone())?;
     let proof = input::lease_proof(epoch, Some(agent_id))?;
-    let now = api.clock.now();
-    let updated = api.store.update_claim(&id, &workspace, proof, step, now).await;
-    Ok(axum::Json(ClaimInfo::from(&updated.map_err(claim_error)?)))
+    claim_view(api.store.update_claim(&id, &workspace, proof, step, api.clock.now()).await)
+}
+
+/// The Mail in the path and the workspace in the body.
+async fn claim_key(
+    api: &Api,
+    path: &PathParams,
+    workspace: Option<String>,
+) -> Result<(MailId, Workspace), ApiError> {
+    let id = mail_id(api, path).await?;
+    let workspace = parse_workspace(workspace);
+    Ok((id, workspace.map_err(|error| ApiError::bad_field("workspace", error))?))
+}
+
+fn claim_view(result: Result<Claim, StoreError>) -> Result<axum::Json<ClaimInfo>, ApiError> {
+    Ok(axum::Json(ClaimInfo::from(&result.map_err(claim_error)?)))
 }
 
 /// The id in the path. Text that is not an id is reported as a Mail that does not exist.

@@ -9,7 +9,7 @@ use monoco_core::inbound::StoredBytes;
 use monoco_core::inbound::check_external_id;
 use monoco_core::object::{MsgObject, ObjId, ObjKind};
 use monoco_core::time::Timestamp;
-use monoco_store::{DispatchOutcome, DispatchRequest, SendRequest, SendResult};
+use monoco_store::{DispatchOutcome, DispatchRequest, SendRequest, SendResult, TargetResult};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio_util::io::ReaderStream;
@@ -152,7 +152,7 @@ pub struct SendBody {
     #[cfg_attr(test, schema(value_type = Option<String>))]
     schedule_at: Option<Value>,
     /// Only resolve the targets and store nothing; default false. The deliveries in the
-    /// response have no `record_id`
+    /// response have no `record_id`. A tunnel that cannot send is an error
     #[serde(default)]
     dry_run: bool,
 }
@@ -180,6 +180,12 @@ pub async fn post_send(
     if body.dry_run {
         let msg_id = msg.id();
         let ways = api.store.plan_send(msg).await?;
+        for TargetResult { target, plan, .. } in &ways {
+            let tunnel = plan.as_ref().and_then(|plan| api.tunnels.find(&plan.tunnel_did));
+            if let Some(why) = tunnel.and_then(|tunnel| tunnel.adapter.cannot_send()) {
+                return Err(ApiError::bad_field("msg.to", format!("{target}: {why}")));
+            }
+        }
         let planned = SendResult::Queued { msg_id, duplicate: false, ways };
         return Ok(axum::Json(SendResponse::from(planned)));
     }

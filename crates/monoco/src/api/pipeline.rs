@@ -65,7 +65,7 @@ pub async fn status(State(api): State<SharedApi>) -> Result<axum::Json<PipelineV
         let view = WorkerView {
             waiting: count(&letters.waiting, name.as_str()),
             away: count(&letters.away, name.as_str()),
-            kept: count(&letters.held, name.as_str()),
+            held: count(&letters.held, name.as_str()),
             ..WorkerView::new(worker.kind(), counts.remove(name).unwrap_or_default())
         };
         (name.to_string(), view)
@@ -152,14 +152,14 @@ pub async fn replay(
     let limit = input::count("limit", body.limit, MAX_REPLAYED_LETTERS, MAX_REPLAYED_LETTERS)?;
     let request = PageRequest { limit, ..paging.page_request("replay")? };
     let mut pages = LetterPages::new(query, request.clone());
-    let (mut looked, mut differ, mut over) = (0, Vec::new(), false);
+    let (mut evaluated, mut differ, mut over) = (0, Vec::new(), false);
     while let Some(page) = pages.next_page(&api.store).await? {
         for row in page {
             over |= row.created_at >= until;
             if over {
                 break;
             }
-            looked += 1;
+            evaluated += 1;
             differ.extend(replay_letter(&api, &row, body.dry_run).await?);
         }
         if over {
@@ -168,7 +168,7 @@ pub async fn replay(
     }
     let next = pages.next().filter(|_| !over);
     let next_cursor = input::next_cursor("replay", &request, next);
-    Ok(axum::Json(ReplayView { looked, differ, until: until.rfc3339(), next_cursor }))
+    Ok(axum::Json(ReplayView { evaluated, differ, until: until.rfc3339(), next_cursor }))
 }
 
 /// Evaluates one letter. Returns `None` when the outcome would be the same.

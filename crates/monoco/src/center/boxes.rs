@@ -5,7 +5,7 @@ use monoco_core::did::Did;
 use monoco_core::lease::{LeaseDuration, LeaseProof};
 use monoco_core::record::{BoxKind, MsgRecord, ReadState, RecordId, RecordKind};
 use monoco_core::time::Timestamp;
-use monoco_store::{Page, PageRequest, RecordFilter, SharedStore, StoreError};
+use monoco_store::{Page, PageRequest, RecordFilter, SharedStore, StoreResult};
 
 use super::{CenterError, UnknownState, check_owner};
 
@@ -90,8 +90,8 @@ pub async fn peek(
 ///
 /// # Errors
 ///
-/// [`StoreError::Missing`] when there is none with this id.
-pub async fn get(store: &SharedStore, id: RecordId) -> Result<BoxEntry, StoreError> {
+/// `StoreError::Missing` when there is none with this id.
+pub async fn get(store: &SharedStore, id: RecordId) -> StoreResult<BoxEntry> {
     match id.kind() {
         RecordKind::Record => store.record(id).await.map(BoxEntry::Record),
         RecordKind::Delivery => store.delivery(id).await.map(BoxEntry::Delivery),

@@ -1,7 +1,7 @@
 //! Finds the DIDs that a person can mean by a name, an e-mail address or `tunnel:account`.
 
 use monoco_core::did::{Did, EMAIL_PROVIDER, Endpoint, EndpointKind, TunnelId, lower_case_domain};
-use monoco_store::{SharedStore, StoreError};
+use monoco_store::{SharedStore, StoreResult};
 
 /// Candidates that are returned.
 const MAX_CANDIDATES: usize = 10;
@@ -17,7 +17,7 @@ const ANY: &[EndpointKind] = &EndpointKind::ALL;
 /// # Errors
 ///
 /// Errors of the store.
-pub async fn find_contacts(store: &SharedStore, text: &str) -> Result<Vec<Did>, StoreError> {
+pub async fn find_contacts(store: &SharedStore, text: &str) -> StoreResult<Vec<Did>> {
     if let Ok(did) = text.parse() {
         return Ok(vec![did]);
     }
@@ -58,7 +58,7 @@ async fn by_account(
     tunnel: &TunnelId,
     provider: &str,
     account: &str,
-) -> Result<Vec<Did>, StoreError> {
+) -> StoreResult<Vec<Did>> {
     let (account, kinds) = match provider {
         EMAIL_PROVIDER => (lower_case_domain(account), ADDRESS),
         _ => (account.to_owned(), ANY),

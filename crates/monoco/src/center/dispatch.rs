@@ -4,7 +4,7 @@ use monoco_core::object::ObjId;
 use monoco_core::time::Timestamp;
 use monoco_store::{
     AcceptResult, DispatchOutcome, DispatchRequest, DispatchResult, LetterSource, SharedStore,
-    StoreError,
+    StoreResult,
 };
 
 use super::{PipelineEntry, missing_result};
@@ -16,7 +16,7 @@ pub async fn dispatch(
     entry: &PipelineEntry,
     batch: Vec<DispatchRequest>,
     now: Timestamp,
-) -> Vec<Result<DispatchResult, StoreError>> {
+) -> Vec<StoreResult<DispatchResult>> {
     let routing = entry.inbound();
     if routing.is_empty() {
         return store.dispatch(batch, now).await;
@@ -42,7 +42,7 @@ pub async fn dispatch(
     chained.into_iter().filter_map(next).collect()
 }
 
-fn chained_result(accepted: AcceptResult, msg_id: ObjId) -> Result<DispatchResult, StoreError> {
+fn chained_result(accepted: AcceptResult, msg_id: ObjId) -> StoreResult<DispatchResult> {
     match accepted {
         AcceptResult::Dispatched(result) => Ok(result),
         AcceptResult::Letter { id, duplicate, msg_id: first } => {

@@ -5,7 +5,7 @@ use monoco_core::did::Did;
 use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::record::{BoxKind, ReadState};
 use monoco_core::retry::{Failure, RetryPolicy};
-use monoco_store::{JitteredRetry, LeasedEntry, SharedStore, StoreError};
+use monoco_store::{JitteredRetry, LeasedEntry, SharedStore, StoreResult};
 
 use super::boxes::{BoxEntry, StateFilter};
 use super::{CenterError, check_owner};
@@ -79,7 +79,7 @@ pub async fn lease_next_delivery(
     tunnel: &Did,
     holder: Holder,
     duration: LeaseDuration,
-) -> Result<Option<LeasedEntry<Delivery>>, StoreError> {
+) -> StoreResult<Option<LeasedEntry<Delivery>>> {
     for _ in 0..MAX_EXPIRED_PER_CALL {
         let now = clock.now();
         let leased = store.lease_delivery(tunnel, holder.clone(), duration, now).await?;

@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use monoco_core::did::Did;
 use monoco_core::time::Timestamp;
-use monoco_store::{AcceptResult, LetterSource, PipelineRouting, SharedStore, StoreError};
+use monoco_store::{
+    AcceptResult, LetterSource, PipelineRouting, SharedStore, StoreError, StoreResult,
+};
 use tokio::sync::watch;
 
 use crate::pipeline::queue::QueueNotifier;
@@ -58,7 +60,7 @@ impl PipelineEntry {
         store: &SharedStore,
         batch: Vec<LetterSource>,
         now: Timestamp,
-    ) -> Vec<Result<AcceptResult, StoreError>> {
+    ) -> Vec<StoreResult<AcceptResult>> {
         let results = store.accept(batch, self.outbound(), now).await;
         for result in results.iter().flatten() {
             if let AcceptResult::Letter { id, duplicate: false, .. } = result {

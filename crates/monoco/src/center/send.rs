@@ -1,7 +1,7 @@
 //! Queues a message for its targets, or puts it into the outbound chain.
 
 use monoco_core::time::Timestamp;
-use monoco_store::{AcceptResult, LetterSource, SendRequest, SendResult, SharedStore, StoreError};
+use monoco_store::{AcceptResult, LetterSource, SendRequest, SendResult, SharedStore, StoreResult};
 
 use super::{PipelineEntry, missing_result};
 
@@ -15,7 +15,7 @@ pub async fn post_send(
     entry: &PipelineEntry,
     request: SendRequest,
     now: Timestamp,
-) -> Result<SendResult, StoreError> {
+) -> StoreResult<SendResult> {
     if entry.outbound().is_empty() {
         return store.send(request, now).await;
     }

@@ -5,7 +5,7 @@ use monoco_core::letter::{LetterId, LetterStateData};
 use monoco_core::mail::MailId;
 use monoco_core::object::ObjId;
 use monoco_core::record::RecordId;
-use monoco_store::{LetterRow, LetterSource, MessageTrace, SharedStore, StoreError};
+use monoco_store::{LetterRow, LetterSource, MessageTrace, SharedStore, StoreError, StoreResult};
 
 use super::CenterError;
 
@@ -46,7 +46,7 @@ pub async fn trace(store: &SharedStore, id: &str) -> Result<MessageTrace, Center
 /// # Errors
 ///
 /// [`StoreError::Missing`] when there is no such letter, or another error of the store.
-pub async fn trace_letter(store: &SharedStore, id: LetterId) -> Result<LetterTrace, StoreError> {
+pub async fn trace_letter(store: &SharedStore, id: LetterId) -> StoreResult<LetterTrace> {
     let mut row = store.letter(id).await?;
     let mut letters = Vec::new();
     for _ in 0..MAX_MERGES_FOLLOWED {
@@ -58,10 +58,7 @@ pub async fn trace_letter(store: &SharedStore, id: LetterId) -> Result<LetterTra
     Ok(LetterTrace { letters, message })
 }
 
-async fn message_of(
-    store: &SharedStore,
-    row: &LetterRow,
-) -> Result<Option<MessageTrace>, StoreError> {
+async fn message_of(store: &SharedStore, row: &LetterRow) -> StoreResult<Option<MessageTrace>> {
     let msg_id = match (&row.source, row.became) {
         (_, Some(msg_id)) => msg_id,
         (LetterSource::Dispatch(request), None) => request.msg.id(),

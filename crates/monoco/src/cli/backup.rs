@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use monoco_core::did::TunnelId;
+use monoco_core::hex;
 use monoco_core::mail::digest;
 use monoco_fs::FileOptions;
 use monoco_store::sqlite::{self, StoreCopy};
@@ -230,5 +231,5 @@ pub fn file_digest(path: &Path) -> Result<String, CliError> {
         }
         sha2::Digest::update(&mut hash, &part[..length]);
     }
-    Ok(sha2::Digest::finalize(hash).iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex::encode(&sha2::Digest::finalize(hash)))
 }

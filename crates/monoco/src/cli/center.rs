@@ -1,5 +1,7 @@
 //! `monoco center`: sends messages, reads boxes, and reports deliveries.
 
+use monoco_core::did::TunnelId;
+use monoco_core::record::BoxKind;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -160,7 +162,7 @@ pub enum CenterCommand {
         #[arg(long)]
         holder: Option<String>,
     },
-    /// Print an object as JSON
+    /// Print an object: a message or receipt as JSON, or the bytes of an attachment
     Object {
         /// Id of the object: cymsg:…, cymsgr:… or sha256:…; - reads ids from stdin
         id: String,
@@ -199,7 +201,8 @@ pub enum CenterCommand {
 /// Arguments that select one box.
 #[derive(Debug, clap::Args)]
 pub struct BoxArgs {
-    /// Owner of the box: a DID, name, e-mail address or TUNNEL:ACCOUNT
+    /// Owner of the box: a DID, name, e-mail address or TUNNEL:ACCOUNT; of a TUNNEL_OUTBOX, the id
+    /// of the tunnel
     #[arg(default_value = "did:monoco:me")]
     owner: String,
     /// Kind of box: INBOX, OUTBOX, GROUP_INBOX, REQUEST_BOX or TUNNEL_OUTBOX
@@ -209,7 +212,12 @@ pub struct BoxArgs {
 
 impl BoxArgs {
     async fn path(&self, client: &Client) -> Result<String, CliError> {
-        let owner = did_of(client, &self.owner).await?;
+        let owner = match self.owner.parse::<TunnelId>() {
+            Ok(tunnel) if self.box_kind == BoxKind::TunnelOutbox.as_str() => {
+                tunnel.did().to_string()
+            }
+            _ => did_of(client, &self.owner).await?,
+        };
         Ok(format!("/api/v1/boxes/{}/{}", segment(&owner), segment(&self.box_kind)))
     }
 }
@@ -365,6 +373,9 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
         CenterCommand::Object { id } => {
             let show = async |id: &str| {
                 let path = format!("/api/v1/objects/{}", segment(id));
+                if id.starts_with("sha256:") {
+                    return output::print_bytes(&client.get_bytes(&path).await?);
+                }
                 output::print_json(&client.get::<Value>(&path).await?)
             };
             for_each_id(context, id, show).await

@@ -55,6 +55,15 @@ impl Client {
         self.call(Method::GET, path, None).await
     }
 
+    /// Gets a body that is not JSON.
+    pub async fn get_bytes(&self, path: &str) -> Result<Bytes, CliError> {
+        let limit = server::handler_timeout(path).saturating_add(RESPONSE_MARGIN);
+        within(limit, async {
+            successful(self.send(Method::GET, path, None, "application/octet-stream").await?).await
+        })
+        .await
+    }
+
     /// Gets the health of the courier. A degraded courier answers 503 with the same body.
     pub async fn health(&self) -> Result<HealthView, CliError> {
         let (status, bytes) = within(HEALTH_TIMEOUT, async {
@@ -212,11 +221,17 @@ impl<'a> Body<'a> {
 
 /// Parses the JSON of a successful response. An empty body is read as `null`.
 async fn parse<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, CliError> {
+    let bytes = successful(response).await?;
+    let json = if bytes.is_empty() { b"null" } else { &bytes[..] };
+    serde_json::from_slice(json).map_err(|error| CliError::invalid_response(&error))
+}
+
+/// Reads the body of a successful response.
+async fn successful(response: Response<Incoming>) -> Result<Bytes, CliError> {
     let status = response.status();
     let bytes = response.into_body().collect().await.map_err(broken)?.to_bytes();
     if status.is_success() {
-        let json = if bytes.is_empty() { b"null" } else { &bytes[..] };
-        return serde_json::from_slice(json).map_err(|error| CliError::invalid_response(&error));
+        return Ok(bytes);
     }
     let answer: ApiErrorView = serde_json::from_slice(&bytes).map_err(|_| {
         CliError::new(

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::CliContext;
-use super::client::{Client, query, segment};
+use super::client::{Client, segment};
 use super::failure::{CliError, CliExit};
 use super::mailbox::read_ids;
 use super::output::{self, Column, OutputFormat, ToCell, escape_line, print};
@@ -325,9 +325,9 @@ async fn change_one<'a>(
         }
         DeadLetterKind::Claim => {
             let verb = if retry { "retry" } else { "drop" };
-            let workspace = query(&[("workspace", row.of.clone())]);
-            let path = format!("/api/v1/messages/{id}/{verb}{workspace}");
-            client.post::<ClaimInfo>(&path, &json!({})).await?.status.as_str().into()
+            let path = format!("/api/v1/messages/{id}/{verb}");
+            let body = json!({"workspace": row.of});
+            client.post::<ClaimInfo>(&path, &body).await?.status.as_str().into()
         }
         DeadLetterKind::Delivery => {
             let state = if retry { "WAIT" } else { "ARCHIVED" };

@@ -2,13 +2,15 @@
 
 use std::io::Read;
 
+use monoco_core::object::ObjId;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::client::Client;
+use super::client::{Client, segment};
 use super::contact::{did_of, maybe_did_of};
 use super::failure::{CliError, CliExit};
+use crate::api::views::trace::TraceView;
 
 #[derive(Debug, clap::Args)]
 pub struct MessageArgs {
@@ -30,8 +32,8 @@ pub struct MessageArgs {
     /// Kind of message: chat, group_msg, deliver, notify, event or operation
     #[arg(long, default_value = "chat")]
     kind: String,
-    /// Id of the message it replies to
-    #[arg(long, value_name = "MSG_ID")]
+    /// Message it replies to: its id, or that of its Mail, record or delivery, or a unique prefix
+    #[arg(long, value_name = "ID")]
     reply_to: Option<String>,
     /// Topic of the thread it belongs to
     #[arg(long)]
@@ -71,10 +73,26 @@ impl MessageArgs {
             "content": {"format": "text/markdown", "title": self.title, "content": text},
         });
         if self.reply_to.is_some() || self.topic.is_some() {
-            msg["thread"] = json!({"reply_to": self.reply_to, "topic": self.topic});
+            let reply_to = match &self.reply_to {
+                Some(id) => Some(msg_id_of(client, id).await?),
+                None => None,
+            };
+            msg["thread"] = json!({"reply_to": reply_to, "topic": self.topic});
         }
         Ok(msg)
     }
+}
+
+/// Returns the id of a message that is given by any id that a trace finds. A whole message id is
+/// not looked up: the message need not be stored here.
+async fn msg_id_of(client: &Client, id: &str) -> Result<String, CliError> {
+    if id.parse::<ObjId>().is_ok() {
+        return Ok(id.to_owned());
+    }
+    let trace: TraceView = client.get(&format!("/api/v1/trace/{}", segment(id))).await?;
+    trace.msg_id.ok_or_else(|| {
+        CliError::new(CliExit::NotPossible, format!("{id} has not become a message yet"))
+    })
 }
 
 fn stdin() -> Result<String, CliError> {

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use serde_json::json;
 
 use crate::home::Home;
 use client::Client;
@@ -274,7 +275,9 @@ fn run(cli: Cli, format: OutputFormat) -> Result<(), CliError> {
         CliCommand::Complete { words } => block_on(complete::run(&context, Cli::command(), &words)),
         CliCommand::Man { dir } => {
             std::fs::create_dir_all(&dir)?;
-            Ok(clap_mangen::generate_to(Cli::command(), &dir)?)
+            clap_mangen::generate_to(Cli::command(), &dir)?;
+            let message = format!("wrote the man pages to {}", dir.display());
+            output::done(context.format, &message, &json!({"dir": dir}))
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use monoco_core::claim::ClaimState;
@@ -230,6 +230,20 @@ fn escape_json(text: &str) -> String {
 /// Prints a line of data to stdout. Exits with 0 when the reader has closed the pipe.
 pub fn print(line: &str) -> Result<(), CliError> {
     write_line(io::stdout().lock(), line)
+}
+
+/// Writes bytes to stdout, unless it is a terminal, which could interpret them.
+pub fn print_bytes(bytes: &[u8]) -> Result<(), CliError> {
+    let mut stdout = io::stdout().lock();
+    if stdout.is_terminal() {
+        let message = "bytes are not printed to a terminal";
+        return Err(CliError::new(CliExit::NotPossible, message).hint("redirect them to a file"));
+    }
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        // The reader has closed the pipe.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
 }
 
 /// Prints a line with colours, which are removed unless stdout is a terminal. NO_COLOR and

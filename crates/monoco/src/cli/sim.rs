@@ -28,11 +28,16 @@ pub enum SimCommand {
     /// Prints the URL, made-up credentials and the next steps; --json prints one line. Stops on
     /// Ctrl-C. docs/sim.md describes the control API. Example: monoco sim lark
     Lark(SimArgs),
+    /// Emulate Telegram: Bot API with long polling, webhooks and files
+    ///
+    /// Prints the URL, made-up credentials and the next steps; --json prints one line. Stops on
+    /// Ctrl-C. docs/sim.md describes the control API. Example: monoco sim telegram
+    Telegram(SimArgs),
 }
 
 #[derive(Debug, clap::Args)]
 pub struct SimArgs {
-    /// Port to listen on; 0 selects a free port [default: 8661 for Slack, 8662 for DingTalk, 8663 for Lark]
+    /// Port to listen on; 0 selects a free port [default: 8661 for Slack, 8662 for DingTalk, 8663 for Lark, 8664 for Telegram]
     #[arg(long, value_name = "N")]
     port: Option<u16>,
     /// Address to listen on; only loopback addresses are allowed
@@ -51,6 +56,7 @@ pub async fn run(context: &CliContext, command: SimCommand) -> Result<(), CliErr
         SimCommand::Slack(args) => (SimNetwork::Slack, args, 8661),
         SimCommand::DingTalk(args) => (SimNetwork::DingTalk, args, 8662),
         SimCommand::Lark(args) => (SimNetwork::Lark, args, 8663),
+        SimCommand::Telegram(args) => (SimNetwork::Telegram, args, 8664),
     };
     let options = SimOptions {
         network,
@@ -86,6 +92,7 @@ fn print_steps(info: &Value) -> Result<(), CliError> {
     let (settings, secrets): (&[&str], &[&str]) = match provider.as_str() {
         "slack" => (&[], &["app_token", "bot_token"]),
         "lark" => (&["app_id"], &["app_secret"]),
+        "telegram" => (&[], &["token"]),
         _ => (&["app_key", "oapi_url"], &["app_secret"]),
     };
     let value = |key: &str| text(info.get(key).unwrap_or(&info["credentials"][key]));

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::CliContext;
 use super::failure::{CliError, CliExit};
-use super::output::{note, print};
+use super::output::{self, OutputFormat, print, print_json};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum TokenCommand {
@@ -26,6 +26,7 @@ pub async fn run(context: &CliContext, command: TokenCommand) -> Result<(), CliE
 
 pub fn show(context: &CliContext) -> Result<(), CliError> {
     match context.home.token() {
+        Ok(token) if context.format == OutputFormat::Json => print_json(&json!({"token": token})),
         Ok(token) => print(&token),
         Err(_) => Err(CliError::new(CliExit::NotPossible, "no token found")
             .hint("`monoco courier start` creates the token at the first start")),
@@ -45,6 +46,6 @@ async fn rotate(context: &CliContext) -> Result<(), CliError> {
         }
         Err(failure) => return Err(failure),
     }
-    note("token rotated; the previous token is no longer accepted");
-    Ok(())
+    let message = "token rotated; the previous token is no longer accepted";
+    output::done(context.format, message, &json!({"rotated": true}))
 }

@@ -166,20 +166,6 @@ courier:
 }
 
 #[test]
-fn planned_providers_are_rejected_by_name() {
-    for (tunnel, provider) in [
-        ("lark-main: { provider: lark, mode: stream, bindings: { oc_42: alpha } }", "lark"),
-        ("telegram:", "telegram"),
-    ] {
-        let said = bad(&format!("courier: {{adapters: {{{tunnel}}}}}"));
-        let wanted = format!("the provider {provider} is not in this version");
-        assert!(said.contains(&wanted), "{tunnel}: {said}");
-    }
-    let said = bad("courier: {storage: {store: 'postgres://me:hunter2@db/monoco'}}");
-    assert!(said.contains("not in this version") && !said.contains("hunter2"), "{said}");
-}
-
-#[test]
 fn unknown_key_is_reported_with_the_nearest_known_one() {
     for (text, wanted) in [
         ("currier: {}", "line 1, column 1: unknown key `currier`; did you mean `courier`?"),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use monoco_adapters::registry::{self, AdapterConfig, PLANNED_PROVIDERS, PROVIDERS, Provider};
+use monoco_adapters::registry::{self, AdapterConfig, PROVIDERS, Provider};
 use monoco_adapters::stub::StubConfig;
 use monoco_core::chat_receipt::ChatReceipts;
 use monoco_core::config::{ConfigSection, ConfigValue, InvalidConfig, or_list};
@@ -100,7 +100,7 @@ fn read_provider(
     tunnel: &ConfigSection<'_>,
 ) -> Result<&'static Provider, InvalidConfig> {
     let names: Vec<_> = PROVIDERS.iter().map(|provider| provider.name).collect();
-    let is_known = |name: &str| names.contains(&name) || PLANNED_PROVIDERS.contains(&name);
+    let is_known = |name: &str| names.contains(&name);
     let value = tunnel.value("provider")?;
     let provider = match (is_known(name), &value) {
         (true, Some(value)) if value.raw() != name => {
@@ -124,8 +124,8 @@ fn read_provider(
             return Err(tunnel.invalid(why));
         }
     };
-    let planned = || tunnel.invalid(format!("the provider {provider} is not in this version"));
-    registry::find(provider).ok_or_else(planned)
+    let unknown = || tunnel.invalid(format!("unknown provider {provider}"));
+    registry::find(provider).ok_or_else(unknown)
 }
 
 /// Reads the section of the tunnel called `name`.

@@ -30,6 +30,9 @@ const MAX_FETCHES_PER_TUNNEL: usize = 4;
 /// How long one attempt may take.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(300);
 
+/// How often a download checks whether its file is still wanted.
+const WANTED_INTERVAL: Duration = Duration::from_secs(2);
+
 /// Interval between checks while files are fetched.
 const BUSY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -157,11 +160,23 @@ impl FileFetcher {
             let fetch = fetch(&store, clock, &tunnel, &file);
             tokio::select! {
                 () = fetch => {}
+                // Otherwise it would keep others from being fetched.
+                () = until_unwanted(&store, file.id) => {}
                 // The file stays due.
                 () = stop.cancelled() => {}
                 () = tunnel.stop.cancelled() => {}
             }
         });
+    }
+}
+
+/// Waits until no window waits for a file any more.
+async fn until_unwanted(store: &SharedStore, file: i64) {
+    loop {
+        tokio::time::sleep(WANTED_INTERVAL).await;
+        if matches!(store.wants_file(file).await, Ok(false)) {
+            return;
+        }
     }
 }
 

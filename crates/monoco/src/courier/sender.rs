@@ -109,7 +109,7 @@ impl DeliverySender {
         if let Some(until) = pacer.paused_until(now) {
             return Some(until);
         }
-        let slot = |kind| pacer.tunnel_slot(kind, &self.tunnel.adapter.send_limits(kind), now);
+        let slot = |kind| pacer.tunnel_slot(&self.tunnel.adapter.send_limits(kind), now);
         let slot = EndpointKind::ALL.into_iter().map(slot).min()?;
         (slot > now).then_some(slot)
     }
@@ -154,7 +154,7 @@ impl DeliverySender {
         let slot = {
             let mut pacer = self.tunnel.pacer();
             let of_target = pacer.target_slot(kind, address, &limits, now);
-            let slot = of_target.max(pacer.tunnel_slot(kind, &limits, now));
+            let slot = of_target.max(pacer.tunnel_slot(&limits, now));
             let slot = slot.max(pacer.paused_until(now).unwrap_or(now));
             if of_target > now || slot.since(now) > MAX_SLOT_WAIT {
                 Err(slot)
@@ -222,6 +222,10 @@ impl DeliverySender {
             sent_parts: &delivery.parts,
             progress: &progress,
             key: delivery.id,
+            first_attempt_ago: delivery
+                .sending
+                .first_try
+                .map_or(Duration::ZERO, |first| self.clock.now().since(first)),
             now: self.clock.wall(),
         };
         let mut sent_parts = delivery.parts.clone();
@@ -232,7 +236,8 @@ impl DeliverySender {
             }
         }
         request.sent_parts = &sent_parts;
-        Ok(progress.run(self.tunnel.adapter.deliver(&request)).await)
+        let outcome = progress.run(self.tunnel.adapter.deliver(&request)).await;
+        Ok(progress.throttled_outcome().unwrap_or(outcome))
     }
 
     /// Looks for the part whose outcome is unknown, and stores its receipt when it is found.

@@ -18,7 +18,9 @@ use monoco_core::letter::{
 };
 use monoco_core::rate_limit::ReservedUntil;
 use monoco_core::time::Timestamp;
-use monoco_store::{LetterRow, LetterStep, LetterStepResult, NextAction, SharedStore, StoreError};
+use monoco_store::{
+    LetterRow, LetterStep, LetterStepResult, NextAction, SharedStore, StoreError, StoreResult,
+};
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -74,7 +76,7 @@ pub struct ExternalResult {
 }
 
 /// A letter and the result of storing its step.
-type StepOutcome = (LetterId, Result<LetterStepResult, StoreError>);
+type StepOutcome = (LetterId, StoreResult<LetterStepResult>);
 
 /// State that the letters of a batch share.
 struct BatchContext<'a> {
@@ -164,7 +166,7 @@ impl LetterDispatcher {
         &self,
         next: &mut Instant,
         stop: &CancellationToken,
-    ) -> Result<(), StoreError> {
+    ) -> StoreResult<()> {
         while !stop.is_cancelled() {
             tokio::time::sleep_until(*next).await;
             let due = self.store.due_letters(None, MAX_LETTERS_PER_BATCH, self.clock.now()).await?;
@@ -194,7 +196,7 @@ impl LetterDispatcher {
 
     /// Makes a dead letter of a letter whose step is rejected, so that it does not block the
     /// following ones.
-    async fn mark_dead(&self, id: LetterId, error: &StoreError) -> Result<(), StoreError> {
+    async fn mark_dead(&self, id: LetterId, error: &StoreError) -> StoreResult<()> {
         tracing::error!(letter = %id, %error, "cannot store letter step; marking letter dead");
         let row = self.store.letter(id).await?;
         let step = LetterStep::only(&row, NextAction::MarkDead { why: error.to_string() });
@@ -211,7 +213,7 @@ impl LetterDispatcher {
     pub async fn process_batch(
         &self,
         pending: Vec<PendingLetter>,
-    ) -> Result<Vec<StepOutcome>, StoreError> {
+    ) -> StoreResult<Vec<StepOutcome>> {
         let _lock = self.batch_lock.lock().await;
         let config = self.config();
         let mut batch = BatchContext {
@@ -253,7 +255,7 @@ impl LetterDispatcher {
         &self,
         batch: &mut BatchContext<'_>,
         letters: impl Iterator<Item = PendingLetter>,
-    ) -> Result<Vec<LetterStep>, StoreError> {
+    ) -> StoreResult<Vec<LetterStep>> {
         let mut steps = Vec::with_capacity(MAX_LETTERS_PER_COMMIT);
         for letter in letters {
             if !batch.merged.contains(&letter.row.id) {
@@ -286,7 +288,7 @@ impl LetterDispatcher {
         &self,
         batch: &mut BatchContext<'_>,
         pending: PendingLetter,
-    ) -> Result<LetterStep, StoreError> {
+    ) -> StoreResult<LetterStep> {
         let PendingLetter { row, result } = pending;
         let (config, now) = (batch.config, batch.now);
         let (held_by, key) = (row.held_by.clone(), row.key.clone());
@@ -358,7 +360,7 @@ impl LetterDispatcher {
         &self,
         batch: &mut BatchContext<'_>,
         letter: &LetterInProgress,
-    ) -> Result<WorkerResult, StoreError> {
+    ) -> StoreResult<WorkerResult> {
         let Letter { from, to, .. } = letter.run.letter();
         let key = (from.clone(), to.clone());
         let blocked = match batch.contact_checks.get(&key) {
@@ -382,7 +384,7 @@ impl LetterDispatcher {
         config: &PipelineConfig,
         row: &LetterRow,
         letter: &Letter,
-    ) -> Result<Option<String>, StoreError> {
+    ) -> StoreResult<Option<String>> {
         let tunnel = tunnel_of(row, config);
         let did = |address: &String| to_did(address, tunnel);
         let Some(author) = did(&letter.from) else { return Ok(None) };

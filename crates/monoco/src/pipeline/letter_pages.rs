@@ -1,6 +1,6 @@
 //! Reads letters in pages of 16, because one letter can have 16 MiB.
 
-use monoco_store::{LetterQuery, LetterRow, PageRequest, SharedStore, StoreError};
+use monoco_store::{LetterQuery, LetterRow, PageRequest, SharedStore, StoreResult};
 
 /// Number of letters in memory at the same time.
 const LETTERS_PER_PAGE: usize = 16;
@@ -24,10 +24,7 @@ impl LetterPages {
     /// # Errors
     ///
     /// Fails when the store cannot be read.
-    pub async fn next_page(
-        &mut self,
-        store: &SharedStore,
-    ) -> Result<Option<Vec<LetterRow>>, StoreError> {
+    pub async fn next_page(&mut self, store: &SharedStore) -> StoreResult<Option<Vec<LetterRow>>> {
         if self.finished || self.window.limit == 0 || self.queries_left == 0 {
             return Ok(None);
         }

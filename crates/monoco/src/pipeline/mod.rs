@@ -19,7 +19,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use monoco_core::did::TunnelId;
 use monoco_core::letter::{ChainDirection, InvalidLetter, LetterId, LetterStateData, WorkerName};
-use monoco_store::{LetterRow, LetterSource, OperatorAction, SharedStore, StoreError};
+use monoco_store::{LetterRow, LetterSource, OperatorAction, SharedStore, StoreError, StoreResult};
 use serde_json::Value;
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
@@ -90,7 +90,7 @@ impl Pipeline {
         queue: LetterQueue,
         tasks: &TaskTracker,
         stop: &CancellationToken,
-    ) -> Result<Self, StoreError> {
+    ) -> StoreResult<Self> {
         let (sender, receiver) = watch::channel(Arc::clone(&config));
         let dispatcher = LetterDispatcher::new(store, clock, notifier, receiver, Arc::default());
         let pipeline = Self {
@@ -118,7 +118,7 @@ impl Pipeline {
     /// # Errors
     ///
     /// Fails when letters cannot be taken back from removed workers.
-    pub async fn reload(&self, new: Arc<PipelineConfig>) -> Result<(), StoreError> {
+    pub async fn reload(&self, new: Arc<PipelineConfig>) -> StoreResult<()> {
         let old = self.config.send_replace(Arc::clone(&new));
         // A batch that started with the old config can still leave letters with removed workers.
         self.dispatcher.finish_batch().await;
@@ -155,7 +155,7 @@ impl Pipeline {
         Ok(doorman::into_source(letter, tunnel, key))
     }
 
-    async fn read_tunnels(&self) -> Result<Arc<BTreeSet<TunnelId>>, StoreError> {
+    async fn read_tunnels(&self) -> StoreResult<Arc<BTreeSet<TunnelId>>> {
         let all = self.dispatcher.store().tunnels().await?;
         let all: Arc<BTreeSet<_>> = Arc::new(all.into_iter().map(|tunnel| tunnel.id).collect());
         *self.tunnels.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&all);
@@ -172,7 +172,7 @@ impl Pipeline {
         &self,
         id: LetterId,
         action: OperatorAction,
-    ) -> Result<LetterRow, StoreError> {
+    ) -> StoreResult<LetterRow> {
         let store = self.dispatcher.store();
         let row = store.move_letter(id, action, self.dispatcher.now()).await?;
         let LetterStateData::Waiting { due } = row.status.standing else { return Ok(row) };
@@ -187,7 +187,7 @@ impl Pipeline {
 
     /// Releases the letters of attempts that ended with an earlier process. Tube workers keep
     /// theirs.
-    async fn release_interrupted(&self, config: &PipelineConfig) -> Result<(), StoreError> {
+    async fn release_interrupted(&self, config: &PipelineConfig) -> StoreResult<()> {
         let workers = config.external_workers().filter(|(_, worker)| !worker.is_tube());
         let workers: Vec<_> = workers.map(|(name, _)| name.clone()).collect();
         let now = self.dispatcher.now();
@@ -204,7 +204,7 @@ impl Pipeline {
         &self,
         config: &PipelineConfig,
         removed: &BTreeSet<WorkerName>,
-    ) -> Result<(), StoreError> {
+    ) -> StoreResult<()> {
         let stays = |name: &&WorkerName| config.is_used(name) && !removed.contains(*name);
         let workers = config.external_workers().map(|(name, _)| name).filter(stays);
         let workers: Vec<_> = workers.cloned().collect();
@@ -226,7 +226,7 @@ impl Pipeline {
 
     /// Takes back letters that are held by a worker that was removed while the courier was
     /// stopped.
-    async fn recall_unheld(&self, config: &PipelineConfig) -> Result<(), StoreError> {
+    async fn recall_unheld(&self, config: &PipelineConfig) -> StoreResult<()> {
         let counts = self.dispatcher.store().letter_counts(self.dispatcher.now()).await?;
         for name in counts.held.keys().filter_map(|name| name.parse::<WorkerName>().ok()) {
             let worker = config.workers.get(&name).filter(|_| config.is_used(&name));
@@ -237,7 +237,7 @@ impl Pipeline {
         Ok(())
     }
 
-    async fn recall_held(&self, name: &WorkerName) -> Result<(), StoreError> {
+    async fn recall_held(&self, name: &WorkerName) -> StoreResult<()> {
         let (store, limit) = (self.dispatcher.store(), MAX_RECALLED_PER_COMMIT);
         while store.recall_held_letters(name, limit, self.dispatcher.now()).await? == limit {}
         Ok(())

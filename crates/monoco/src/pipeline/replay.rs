@@ -12,7 +12,7 @@ use monoco_core::letter::{
     WorkerVerdict,
 };
 use monoco_core::time::Timestamp;
-use monoco_store::{LetterRow, StoreError};
+use monoco_store::{LetterRow, StoreResult};
 
 use super::config::PipelineConfig;
 use super::dispatcher::LetterDispatcher;
@@ -45,7 +45,7 @@ impl ReplayOutcome {
         dispatcher: &LetterDispatcher,
         config: &PipelineConfig,
         row: &LetterRow,
-    ) -> Result<Option<Self>, StoreError> {
+    ) -> StoreResult<Option<Self>> {
         let Ok(letter) = row.source.letter() else { return Ok(None) };
         let chain = config.chain(row.direction, row.tunnel.as_ref());
         let checks_contacts = chain.0.iter().any(|name| {

@@ -276,6 +276,12 @@ fn names_stand_for_authors_owners_groups_and_readers() {
     assert!(center(&["peek", "Team", "GROUP_INBOX"]).ok().contains("UNREAD"));
     center(&["receipts", "Team", msg, "--reader", "Bob", "--set", "READED"]).ok();
     assert!(center(&["receipts", "Team", msg, "--reader", "Bob"]).ok().contains("READED"));
+    // A shortened id, and the outbox of a tunnel.
+    const JOE: &str = "did:msgtunnel:joe.user.stub";
+    let reply = ["send", "--from", "Ann", "--to", JOE, "--text", "soon", "--format", "id"];
+    let reply = center(&[&reply[..], &["--reply-to", &msg[..16]]].concat()).ok();
+    assert!(center(&["object", reply.trim()]).ok().contains(msg));
+    assert!(center(&["list", "stub", "TUNNEL_OUTBOX"]).ok().contains("stub:joe"));
     for args in [
         &["list", "Joe"][..],
         &["sessions", "Joe"],
@@ -293,6 +299,14 @@ fn ids_of_bytes_can_be_shortened() {
         let kept = courier.send("POST", "/api/v1/objects", &kind, bytes).unwrap().ok();
         kept["id"].as_str().unwrap().to_owned()
     };
+    // Bytes that are no text come out as they were stored.
+    let bytes = b"\x89PNG\r\n\x1a\n\xff";
+    let image = put(bytes);
+    let shown = std::process::Command::new(crate::common::binary())
+        .args(["--home", courier.home().to_str().unwrap(), "center", "object", &image])
+        .output()
+        .unwrap();
+    assert_eq!((shown.status.code(), &*shown.stdout), (Some(0), &bytes[..]));
     let id = put(br#"{"log": "12 failed"}"#);
     for digits in [4, 5, 12, 63, 64] {
         let short = &id[.."sha256:".len() + digits];

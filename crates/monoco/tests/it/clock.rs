@@ -116,12 +116,12 @@ fn a_clock_that_is_years_ahead_throws_nothing_away() {
     let later = mail(&courier, "later", 3650 * 86_400);
     courier.ask(&later, "claim", json!({"agent_id": "ann", "timeout": 86_400})).ok();
     let shown = courier.get(&format!("/api/v1/messages/{done}")).ok();
-    assert_eq!(shown["place"], "archive", "nothing is old because the clock says so");
+    assert_eq!(shown["location"], "archive", "nothing is old because the clock says so");
     courier.kill();
 
     machine.set("+0");
     let courier = machine.start();
-    assert_eq!(courier.get(&format!("/api/v1/messages/{done}")).ok()["place"], "archive");
+    assert_eq!(courier.get(&format!("/api/v1/messages/{done}")).ok()["location"], "archive");
     assert!(courier.get("/health").ok()["clock_drift_ms"].as_i64().unwrap().abs() < 60_000);
     let taken = courier.ask(&later, "claim", json!({"agent_id": "bob"})).ok();
     assert_eq!(taken["agent_id"], "bob", "a lease of the wrong clock has ended");

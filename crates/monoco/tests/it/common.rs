@@ -326,8 +326,14 @@ pub fn cli(home: &Path, args: &[&str], stdin: &str) -> Ran {
 
 /// Repeats a question until its answer is a value. Fails with the last reason why not.
 #[track_caller]
-pub fn wait_for<T>(mut answer: impl FnMut() -> Result<T, String>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+pub fn wait_for<T>(answer: impl FnMut() -> Result<T, String>) -> T {
+    wait_within(PATIENCE, answer)
+}
+
+/// As [`wait_for`], with a limit of its own.
+#[track_caller]
+pub fn wait_within<T>(limit: Duration, mut answer: impl FnMut() -> Result<T, String>) -> T {
+    let deadline = Instant::now() + limit;
     loop {
         match answer() {
             Ok(value) => return value,

@@ -253,6 +253,28 @@ fn a_courier_that_does_not_stop_is_reported_and_can_be_killed() {
 }
 
 #[test]
+fn commands_without_an_object_answer_in_json_too() {
+    let daemon = Daemon::new();
+    let json = |args: &[&str]| -> Value {
+        let answer = daemon.run(&[args, &["--json"]].concat()).ok();
+        serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{args:?}: {error}: {answer}"))
+    };
+    let started = json(&["courier", "start", "--port", "0"]);
+    assert_eq!(started["pid"], daemon.pid());
+    assert!(started["address"].as_str().unwrap().starts_with("http://127.0.0.1:"), "{started}");
+    assert_eq!(json(&["courier", "reload"])["changes"], json!([]));
+    let before = json(&["token", "show"])["token"].clone();
+    assert_eq!(json(&["token", "rotate"])["rotated"], true);
+    assert_ne!(json(&["courier", "token"])["token"], before);
+    assert_eq!(json(&["courier", "logs", "clean"])["removed"], 1);
+    assert_eq!(json(&["courier", "stop"])["stopped"], true);
+    let started = json(&["courier", "restart"]);
+    assert_eq!(json(&["courier", "kill"])["killed"], started["pid"]);
+    let pages = daemon.home.join("man");
+    assert_eq!(json(&["man", pages.to_str().unwrap()])["dir"], pages.to_str().unwrap());
+}
+
+#[test]
 fn restart_starts_it_again_as_it_was() {
     let daemon = Daemon::new();
     // None runs: then it is started.
@@ -658,4 +680,28 @@ fn unit_file_with_a_line_break_in_a_path_is_not_written() {
     let home = dir.path().join("a\nExecStartPre=evil");
     let said = cli(&home, &["courier", "install", "--print"], "").failed(64);
     assert!(said.contains("control characters"), "{said}");
+}
+
+/// The value of a variable in the environment of a process.
+fn variable(pid: u32, name: &str) -> Option<String> {
+    let environment = std::fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+    let mut variables = environment.split('\0').filter_map(|it| it.split_once('='));
+    variables.find(|(found, _)| *found == name).map(|(_, value)| value.to_owned())
+}
+
+/// Every arena of the allocator keeps memory that is not in use any more.
+#[test]
+fn courier_has_few_arenas_unless_the_environment_says_otherwise() {
+    let name = "MALLOC_ARENA_MAX";
+    let courier = Courier::start();
+    let arenas = variable(courier.pid(), name).and_then(|arenas| arenas.parse::<u32>().ok());
+    assert!(arenas.is_some_and(|arenas| (2..=4).contains(&arenas)), "{arenas:?}");
+    let command = std::fs::read_to_string(format!("/proc/{}/cmdline", courier.pid())).unwrap();
+    assert!(command.ends_with("courier\0start\0--foreground\0--port\x000\0"), "{command:?}");
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::new("env");
+    command.arg(format!("{name}=7")).arg(binary());
+    command.args(["courier", "start", "--foreground", "--port", "0"]);
+    let courier = Courier::spawn(&home.path().join("home"), &mut command);
+    assert_eq!(variable(courier.pid(), name).as_deref(), Some("7"));
 }

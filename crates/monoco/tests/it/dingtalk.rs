@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 
 use crate::chat_harness::{ChatSim, chat_config, mail_file, only_mail, reply};
 use crate::common::{Answer, Courier, raw, wait_for};
@@ -201,6 +201,8 @@ fn request_that_is_not_signed_for_the_app_is_rejected_and_not_stored() {
     assert_eq!(push(&courier, &genuine, &payload("m-2", "kept")).status, 200);
     assert_eq!(push(&courier, &signed(secret, now + 1), &payload("m-3", "next")).status, 200);
     mails(&courier, 2);
+    let health = courier.get("/health").ok();
+    assert_ne!(health["adapters"]["ding"]["status"], "deaf", "{health:#}");
     let metrics = courier.get("/metrics").text();
     let rejected = "monoco_webhooks_rejected_total{tunnel=\"ding\",reason=\"unverified\"} 3";
     assert!(metrics.contains(rejected), "{metrics}");
@@ -241,4 +243,35 @@ fn custom_robot_posts_signed_messages() {
     assert_eq!(sent["via"], "robot/send");
     assert_eq!(sent["request"]["markdown"]["title"], "Release");
     assert!(sent["text"].as_str().unwrap().contains("**deployed**"), "{sent}");
+}
+
+/// Files are uploaded and sent by the API, also while the session webhook of the chat is valid.
+#[test]
+fn files_are_sent_to_people_and_groups() {
+    let (sim, courier) = connected();
+    sim.say("@ann", "send me the report");
+    sim.say("ops", "and the picture");
+    mails(&courier, 2);
+    let workspace = courier.home().join("workspace");
+    std::fs::create_dir_all(workspace.join(".monoco/mailbox")).unwrap();
+    let files =
+        [("user:0001", "report.txt", &b"42"[..]), ("group:cidOPS==", "red.png", b"\x89PNG")];
+    for (number, (to, name, bytes)) in files.into_iter().enumerate() {
+        let path = workspace.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        let (path, workspace) = (path.to_str().unwrap(), workspace.to_str().unwrap());
+        let mut args = vec!["mailbox", "send", "--tunnel", "ding", "--to", to, "--text", "here"];
+        args.extend(["--attach", path, "--workspace", workspace]);
+        crate::chat_harness::run(&courier, &args).ok();
+        let sent = sim.wait_for_sent(2 * (number + 1));
+        let file = &sent[2 * number + 1]["files"][0];
+        assert_eq!(file["size"], bytes.len(), "{sent:#?}");
+        let sha256 = &file["sha256"];
+        let hash = Sha256::digest(bytes);
+        let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(*sha256, json!(hex), "{sent:#?}");
+    }
+    let sent = sim.sent();
+    assert_eq!(sent[1]["files"][0]["name"], "report.txt", "{sent:#?}");
+    assert_eq!(sent.len(), 4);
 }

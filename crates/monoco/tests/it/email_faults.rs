@@ -13,10 +13,11 @@ use crate::email::{account, config, ended, mail, mail_with, mails, scanned, task
 use crate::mail_servers::{AcceptedMail, Dovecot, PASSWORD, SmtpServer, SmtpTls, TestCa};
 use crate::webhook_peer::configure;
 
-const FORWARD_ALL: &str = "forward: [{ to: [boss@example.com] }]";
+/// A rule for every mail.
+pub const FORWARD_ALL: &str = "forward: [{ to: [boss@example.com] }]";
 
 /// The subjects of forwarded mails without `Fwd: `, and how often each was sent.
-fn sent_subjects(smtp: &SmtpServer) -> BTreeMap<String, usize> {
+pub fn sent_subjects(smtp: &SmtpServer) -> BTreeMap<String, usize> {
     let mut sent = BTreeMap::new();
     for mail in smtp.accepted() {
         let subject = mail.header("Subject").unwrap_or_default();
@@ -26,7 +27,7 @@ fn sent_subjects(smtp: &SmtpServer) -> BTreeMap<String, usize> {
 }
 
 /// The states of the deliveries that have failed, by the message that they deliver.
-fn failed_deliveries(courier: &Courier) -> BTreeMap<String, String> {
+pub fn failed_deliveries(courier: &Courier) -> BTreeMap<String, String> {
     let dead = courier.get("/api/v1/dead").ok();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let deliveries = dead["deliveries"].as_array().unwrap().iter();
@@ -37,7 +38,7 @@ fn failed_deliveries(courier: &Courier) -> BTreeMap<String, String> {
 /// is not known is UNCERTAIN and was sent at most once, and so is one of a mail that two kills
 /// have interrupted.
 #[track_caller]
-fn check_each_once(
+pub fn check_each_once(
     courier: &Courier,
     smtp: &SmtpServer,
     tasks: &[Value],
@@ -74,6 +75,7 @@ fn check_each_once(
     assert!(known.is_subset(subjects), "{known:?}");
 }
 
+/// `MONOCO_MAILS` and `MONOCO_ROUNDS` set the numbers of mails, at most 1,000, and of kills.
 #[test]
 fn killed_at_random_moments_while_mails_arrive_it_doubles_and_loses_nothing() {
     let (dovecot, smtp) = (Dovecot::start(), SmtpServer::start());
@@ -81,8 +83,8 @@ fn killed_at_random_moments_while_mails_arrive_it_doubles_and_loses_nothing() {
     let mut courier = Courier::start_configured(&config(&[("work", section)]));
     scanned(&courier, "work");
     let mut dice = TestRng::new();
-    let (rounds, count) = (times("MONOCO_ROUNDS", 10), 300);
-    let subjects: BTreeSet<_> = (0..count).map(|n| format!("crash {n:03}")).collect();
+    let (rounds, count) = (times("MONOCO_ROUNDS", 10), times("MONOCO_MAILS", 300));
+    let subjects: BTreeSet<_> = (0..count).map(|n| format!("crash {n:04}")).collect();
     let courier = std::thread::scope(|scope| {
         let arriving = scope.spawn(|| {
             dovecot.deliver_many(
@@ -109,11 +111,12 @@ fn killed_at_random_moments_while_mails_arrive_it_doubles_and_loses_nothing() {
         arriving.join().unwrap();
         courier
     });
-    let all = ended(&courier, "work", count);
+    let all = ended(&courier, "work", subjects.len());
     check_each_once(&courier, &smtp, &all, &subjects);
     let uncertain = failed_deliveries(&courier).len();
     assert!(uncertain as u64 <= 4 * rounds, "{uncertain} forwards of unknown end");
-    say(&format!("{rounds} kills, {uncertain} forwards of unknown end"));
+    let sent = smtp.accepted().len();
+    say(&format!("{count} mails, {rounds} kills: {sent} sent, {uncertain} of unknown end"));
 }
 
 #[test]

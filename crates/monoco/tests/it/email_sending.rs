@@ -1,10 +1,17 @@
-//! Mails that people send through an account: copies, blind copies, letters and the Sent folder.
+//! Mails that are sent through an account: copies, blind copies, letters, the Sent folder, and
+//! a server that takes its time.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use crate::ack_checker::{say, times};
 use crate::common::{Courier, until};
-use crate::email::{account, config, scanned};
-use crate::mail_servers::{Dovecot, SmtpServer};
+use crate::email::{account, config, mail, scanned, tasks};
+use crate::email_faults::{FORWARD_ALL, failed_deliveries};
+use crate::mail_servers::{Dovecot, SmtpServer, SmtpTls, TestCa};
+use crate::webhook_peer::seconds;
 
 const ANN: &str = "did:web:ann.example";
 
@@ -114,4 +121,44 @@ fn hostile_texts_arrive_as_one_mail_each() {
             text.replace("\r\n", "\n").trim_end_matches('\n')
         );
     }
+}
+
+/// `MONOCO_LATE_S` sets for how many seconds more the answer to the final dot is missing.
+#[test]
+fn acceptance_that_is_late_is_waited_for_and_delays_no_other_mail() {
+    let late = Duration::from_secs(times("MONOCO_LATE_S", 0));
+    let dovecot = Dovecot::start();
+    let smtp = SmtpServer::start_with(SmtpTls::Clear, TestCa::shared(), &["DATA=hold@slow mail"]);
+    let section = account("team", &dovecot, &smtp, FORWARD_ALL);
+    let courier = Courier::start_configured(&config(&[("work", section)]));
+    scanned(&courier, "work");
+    let status = |subject: &str| {
+        let task = tasks(&courier, "work").into_iter().find(|task| task["subject"] == subject);
+        task.unwrap_or_default()["status"].clone()
+    };
+    dovecot.deliver("team", "INBOX", &mail("joe@example.org", "slow mail", "x"));
+    // The server has the whole mail, and says nothing.
+    smtp.wait_for(1);
+    let asked = Instant::now();
+    let outbox = courier.get("/api/v1/boxes/did:msgtunnel:work/TUNNEL_OUTBOX").ok();
+    let sending = &outbox["records"][0];
+    assert_eq!(sending["state"], "SENDING", "{outbox:#}");
+    let end: jiff::Timestamp = sending["lease"]["until"].as_str().unwrap().parse().unwrap();
+    let lease = end.as_second() - seconds().cast_signed();
+    assert!(lease > 600, "the lease covers the 10 min of RFC 5321: {lease} s");
+
+    // Deliveries to one address are sent one at a time; this one has another.
+    let message = json!({
+        "from": "did:monoco:me", "to": ["did:msgtunnel:ann%40example%2Eorg.addr.work"],
+        "kind": "chat", "content": {"title": "quick", "content": "x"},
+    });
+    courier.post("/api/v1/post_send", &json!({"msg": message})).ok();
+    smtp.wait_for(2);
+    std::thread::sleep(late);
+    assert_eq!(status("slow mail"), "in_progress");
+    smtp.release();
+    until("the late answer counts", || status("slow mail") == "forwarded");
+    assert_eq!(smtp.accepted().len(), 2, "nothing is sent again");
+    assert_eq!(failed_deliveries(&courier), BTreeMap::new());
+    say(&format!("the answer came after {:.1?}", asked.elapsed()));
 }

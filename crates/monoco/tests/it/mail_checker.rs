@@ -266,8 +266,8 @@ impl MailChecker {
                 "DEADLETTER" => "deadletter",
                 _ => "inbound",
             };
-            if mail["place"] != place {
-                wrong.push(format!("{id} is {status} and in {}", mail["place"]));
+            if mail["location"] != place {
+                wrong.push(format!("{id} is {status} and in {}", mail["location"]));
             }
         }
     }
@@ -380,8 +380,8 @@ fn check_files(
     }
     for (id, mail) in mails {
         let found = places.get(id).map(Vec::as_slice).unwrap_or_default();
-        if found != [mail["place"].as_str().unwrap_or_default()] {
-            wrong.push(format!("{id} is to be in {}, and is in {found:?}", mail["place"]));
+        if found != [mail["location"].as_str().unwrap_or_default()] {
+            wrong.push(format!("{id} is to be in {}, and is in {found:?}", mail["location"]));
         }
     }
     files

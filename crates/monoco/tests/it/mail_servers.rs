@@ -357,6 +357,11 @@ impl SmtpServer {
         }
     }
 
+    /// Lets it answer what a rule `hold` holds.
+    pub fn release(&self) {
+        fs::write(self.spool.path().join("release"), "").unwrap();
+    }
+
     /// What it has accepted so far, in order.
     pub fn accepted(&self) -> Vec<AcceptedMail> {
         let mut mails = Vec::new();

@@ -126,9 +126,10 @@ fn command_ends_when_its_runner_is_killed() {
     let worker = Worker::new();
     let id = worker.mail("one");
     let (pids, again) = (worker.workspace.join("pids"), worker.workspace.join("again"));
-    // A child of the command, too, and one that ignores SIGTERM.
-    let script =
-        "trap '' TERM; sleep 1000 & echo $$ $! >pids.tmp; mv pids.tmp pids; wait; sleep 1000";
+    // A child of the command, too, one that ignores SIGTERM, and one in a session of its own.
+    let script = "trap '' TERM; sleep 1000 & (setsid sh -c 'echo $$ >other; exec sleep 1000' &)
+        while ! test -s other; do sleep 0.01; done
+        echo $$ $! $(cat other) >pids.tmp; mv pids.tmp pids; wait; sleep 1000";
     let mut command = worker.user.command(
         &worker.workspace,
         &["mailbox", "run", "--timeout", "1", "--", "sh", "-c", script],

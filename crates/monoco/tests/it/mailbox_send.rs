@@ -85,6 +85,22 @@ fn reply_goes_to_the_session_of_the_mail_in_its_thread() {
 }
 
 #[test]
+fn send_through_a_tunnel_that_only_receives_writes_nothing() {
+    let worker = Worker::new();
+    let id = worker.mail("room-9");
+    let cases: [(&[&str], &str); 3] = [
+        (&["mailbox", "reply", &id, "--text", "hi"], "it has no send_to"),
+        (&["mailbox", "send", "--tunnel", "ci", "--to", "ann", "--text", "hi"], "no send_to"),
+        (&["mailbox", "send", "--tunnel", "gone", "--to", "ann", "--text", "hi"], "no tunnel gone"),
+    ];
+    for (args, words) in cases {
+        let said = worker.user.runs(&worker.workspace, args).failed(1);
+        assert!(said.contains(words), "{args:?}: {said}");
+        assert_eq!(written(&worker), 0, "{args:?}");
+    }
+}
+
+#[test]
 fn send_that_cannot_be_delivered_writes_nothing() {
     let (worker, receiver) = sending();
     let file = worker.workspace.join("report.txt");

@@ -70,15 +70,19 @@ fn the_fourth_failure_is_a_dead_letter_and_each_wait_is_told() {
     assert_eq!(waits, ["NEW", "NEW", "NEW", "DEADLETTER"]);
     assert_eq!(courier.ask(&mail, "claim", by("ann")).refused(409), "dead");
     let shown = courier.get(&format!("/api/v1/messages/{mail}")).ok();
-    assert_eq!(shown["place"], "deadletter");
+    assert_eq!(shown["location"], "deadletter");
     assert_eq!(shown["claims"][0]["reason"], "no luck");
     // Other workspaces are not concerned, and a person may put it back.
     let other = json!({"agent_id": "bob", "workspace": "beta"});
     courier.ask(&mail, "claim", other.clone()).ok();
     courier.ask(&mail, "complete", other).ok();
-    assert_eq!(courier.get(&format!("/api/v1/messages/{mail}")).ok()["place"], "deadletter");
-    let retried = courier.post(&format!("/api/v1/messages/{mail}/retry"), &json!({})).ok();
-    assert_eq!(retried["status"], "NEW");
+    assert_eq!(courier.get(&format!("/api/v1/messages/{mail}")).ok()["location"], "deadletter");
+    let retry = format!("/api/v1/messages/{mail}/retry");
+    let retry = |body: Value| courier.post(&retry, &body);
+    assert_eq!(retry(json!({"workspace": "beta"})).refused(409), "completed");
+    assert_eq!(retry(json!({"workspace": "gamma"})).refused(404), "not_found");
+    assert_eq!(retry(json!({"workspce": "beta"})).status, 422);
+    assert_eq!(retry(json!({})).ok()["status"], "NEW");
     assert_eq!(courier.ask(&mail, "claim", by("ann")).ok()["attempts"], 1);
 }
 
@@ -116,7 +120,7 @@ fn only_the_mail_that_is_named_moves() {
     courier.ask(&mails[0], "claim", by("ann")).ok();
     courier.ask(&mails[0], "complete", by("ann")).ok();
     for (at, mail) in mails.iter().enumerate() {
-        let place = courier.get(&format!("/api/v1/messages/{mail}")).ok()["place"].clone();
+        let place = courier.get(&format!("/api/v1/messages/{mail}")).ok()["location"].clone();
         assert_eq!(place, if at == 0 { "archive" } else { "inbound" });
     }
 }

@@ -120,18 +120,18 @@ fn a_replay_shows_exactly_what_a_changed_chain_would_change() {
     assert_eq!(replayed(courier, &["--dry-run", "--direction", "inbound"]), []);
     assert_eq!(replayed(courier, &["--dry-run", "--tunnel", "elsewhere"]), []);
     // Page by page it is the same.
-    let (mut found, mut cursor, mut looked) = (Vec::new(), Value::Null, 0);
+    let (mut found, mut cursor, mut evaluated) = (Vec::new(), Value::Null, 0);
     loop {
         let ask = json!({"dry_run": true, "limit": 2, "cursor": cursor});
         let answer = courier.post("/api/v1/pipeline/replay", &ask).ok();
-        looked += answer["looked"].as_u64().unwrap();
+        evaluated += answer["evaluated"].as_u64().unwrap();
         found.extend(answer["differ"].as_array().unwrap().iter().map(|it| it["id"].clone()));
         cursor = answer["next_cursor"].clone();
         if cursor.is_null() {
             break;
         }
     }
-    assert_eq!((looked, found), (5, vec![json!(casino), json!(hello)]));
+    assert_eq!((evaluated, found), (5, vec![json!(casino), json!(hello)]));
     // Looking has changed nothing.
     assert_eq!(hub.letter(&casino)["state"], "TRASHED");
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::common::{Answer, binary, raw, wait_for};
+use crate::common::{Answer, PATIENCE, binary, raw, wait_for, wait_within};
 use crate::reference_sdks::python_command;
 use crate::tidy::root;
 
@@ -183,7 +183,8 @@ impl SdkBot {
             }
         });
         let bot = Self { process, lines, errors };
-        bot.until(|line| line["saw"] == "ready");
+        // Loading aiogram takes 4 s of a processor, and tests share the processors.
+        wait_within(4 * PATIENCE, || bot.find(|line| line["saw"] == "ready"));
         bot
     }
 
@@ -200,11 +201,14 @@ impl SdkBot {
     /// Waits for a line that is as wanted.
     #[track_caller]
     pub fn until(&self, wanted: impl Fn(&Value) -> bool) -> Value {
-        wait_for(|| {
-            let seen = self.seen();
-            let found = seen.iter().find(|line| wanted(line)).cloned();
-            found.ok_or_else(|| format!("{seen:#?}\n{}", self.errors.lock().unwrap()))
-        })
+        wait_for(|| self.find(&wanted))
+    }
+
+    /// A line that is as wanted, or all that the bot has printed.
+    fn find(&self, wanted: impl Fn(&Value) -> bool) -> Result<Value, String> {
+        let seen = self.seen();
+        let found = seen.iter().find(|line| wanted(line)).cloned();
+        found.ok_or_else(|| format!("{seen:#?}\n{}", self.errors.lock().unwrap()))
     }
 }
 

@@ -255,6 +255,26 @@ fn architecture_is_short_and_its_paths_exist() {
     assert!(named >= 10, "ARCHITECTURE.md names {named} paths");
 }
 
+#[test]
+fn every_quirk_of_a_server_has_a_test_that_exists() {
+    let page = read("docs/quirks.md");
+    let sources: Vec<_> = rust_files().into_iter().map(|(_, text)| text).collect();
+    let is_test = |name: &str| sources.iter().any(|text| text.contains(&format!("fn {name}()")));
+    let rows = page.lines().filter(|line| line.starts_with("| ") && !line.ends_with("| test |"));
+    let rows: Vec<_> = rows.filter(|line| !line.starts_with("| ---")).collect();
+    assert!(rows.len() > 20, "{rows:?}");
+    let mut findings = Vec::new();
+    for row in rows {
+        let cell = row.trim_end_matches([' ', '|']).rsplit(" | ").next().unwrap_or_default();
+        let names: Vec<_> = cell.split('`').skip(1).step_by(2).collect();
+        if names.is_empty() {
+            findings.push(format!("no test: {row}"));
+        }
+        findings.extend(names.iter().filter(|name| !is_test(name)).map(ToString::to_string));
+    }
+    assert_none(&findings, "docs/quirks.md names tests that do not exist");
+}
+
 /// Compares a generated document with the one in the tree.
 pub fn check(path: &str, text: &str) {
     let found = std::fs::read_to_string(root().join(path)).unwrap_or_default();

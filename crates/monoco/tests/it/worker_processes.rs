@@ -1,11 +1,12 @@
 //! Processes of worker commands: none outlives its command, its time limit or the courier.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::common::PATIENCE;
+use crate::common::{Courier, PATIENCE};
 use crate::pipeline_harness::{PipelineCourier, mail};
 
 /// A courier whose worker starts a child, and a child in a session of its own whose parent has
@@ -55,9 +56,21 @@ impl HangingWorker {
 
     #[track_caller]
     fn are_gone(&self) {
-        let runs = |process: &String| Path::new("/proc").join(process).exists();
-        self.until("no process is left", || !self.processes().iter().any(runs));
+        self.until("no process is left", || !self.processes().iter().any(is_alive));
     }
+}
+
+fn is_alive(process: &String) -> bool {
+    Path::new("/proc").join(process).exists()
+}
+
+fn parent(process: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap().trim().to_owned()
+}
+
+fn kill(process: &str) {
+    assert!(Command::new("kill").args(["-9", process]).status().unwrap().success());
 }
 
 #[test]
@@ -85,21 +98,23 @@ fn no_process_of_a_worker_is_left_after_the_courier_was_killed() {
 #[test]
 fn no_process_of_a_command_is_left_after_the_courier_and_its_supervisor_were_killed() {
     let mut worker = HangingWorker::start(600);
-    let parent = |process: &str| {
-        let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap().to_owned();
-        line.trim().to_owned()
-    };
     let command = worker.processes()[0].clone();
     let supervisor = parent(&command);
     assert_eq!(parent(&supervisor), worker.fixture.courier.pid().to_string());
-    let status = std::process::Command::new("kill").args(["-9", &supervisor]).status().unwrap();
-    assert!(status.success());
+    kill(&supervisor);
     worker.fixture.courier.kill();
-    let gone = || !Path::new("/proc").join(&command).exists();
-    worker.until("the command is gone", gone);
-    // The test ends the processes that only the supervisor could have found.
-    for process in worker.processes() {
-        let _ = std::process::Command::new("kill").args(["-9", &process]).status();
-    }
+    worker.until("the command is gone", || !is_alive(&command));
+    // The next courier ends the processes that only the supervisor could have found.
+    let left = worker.processes();
+    let _next = Courier::start_in(worker.fixture.courier.home());
+    worker.until("no process is left", || !left.iter().any(is_alive));
+}
+
+#[test]
+fn no_process_of_a_command_is_left_after_its_supervisor_was_killed() {
+    let worker = HangingWorker::start(600);
+    kill(&parent(&worker.processes()[0]));
+    worker.are_gone();
+    let dead = worker.fixture.stands(&worker.letter, "DEAD");
+    assert!(dead["failure"].as_str().unwrap().contains("signal 9"), "{dead:#}");
 }

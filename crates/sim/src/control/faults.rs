@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::chaos::{ChaosRequest, ChaosSwitches, DisconnectFrame, DropSocket};
 use crate::connections::SocketCommand;
+use crate::provider::PollFault;
 use crate::world::{SimHub, World};
 
 /// Switches faults on or off, and executes those that happen at once.
@@ -36,12 +37,18 @@ pub fn switch_chaos(hub: &SimHub, world: &mut World, request: ChaosRequest) -> V
             connection.drop_pongs(is_on);
         }
     }
+    if let Some(is_on) = request.silent {
+        hub.provider.disturb_polls(PollFault::Silence(is_on));
+    }
     if request.expire_token {
         hub.provider.expire_tokens(world);
     }
     match request.drop_socket {
         Some(DropSocket::Every { every }) => world.chaos.drop_every = every,
-        Some(DropSocket::Now(true)) => drop_sockets(world),
+        Some(DropSocket::Now(true)) => {
+            drop_sockets(world);
+            hub.provider.disturb_polls(PollFault::Drop);
+        }
         Some(DropSocket::Now(false)) => world.chaos.drop_every = 0,
         None => {}
     }

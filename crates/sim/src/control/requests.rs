@@ -38,8 +38,14 @@ pub struct SayRequest {
     pub broadcast: bool,
     /// Whether the bot is mentioned. DingTalk mentions it in groups by default.
     pub mention: Option<bool>,
-    /// Id of the message that this one quotes (DingTalk) or answers (Lark).
+    /// Id of the message that this one quotes (DingTalk), answers (Lark) or replies to (Telegram).
     pub quote: Option<String>,
+    /// Part of the quoted message that is quoted (Telegram).
+    pub quote_text: Option<String>,
+    /// Whom the message is forwarded from: `user`, `hidden_user`, `chat` or `channel` (Telegram).
+    pub forward: Option<String>,
+    /// Whether an anonymous administrator says it (Telegram).
+    pub anonymous: bool,
     /// Whether another bot says it.
     pub bot: bool,
     /// Fields that replace or add to those of the message on the wire.

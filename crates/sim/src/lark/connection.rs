@@ -289,7 +289,7 @@ mod tests {
 
     fn event(payload: &str) -> SimEvent {
         let mut queue = EventQueue::default();
-        let number = queue.add(0, "event", "m1".to_owned(), payload.into(), 1);
+        let number = queue.add(0, "event", "m1".to_owned(), payload.into(), 1, 0);
         queue.make_ready(number);
         queue.take_ready(0).unwrap()
     }

@@ -318,11 +318,13 @@ CREATE UNIQUE INDEX inbound_files_by_message ON inbound_files (external_id, posi
 CREATE INDEX inbound_files_by_window ON inbound_files (merge_window) WHERE merge_window IS NOT NULL;
 CREATE INDEX inbound_files_due ON inbound_files (tunnel, due_at, seq) WHERE due_at IS NOT NULL;
 
--- Messages that were corrected by a later message: their newest version.
+-- Messages that were corrected by later messages: each of those messages. The last one is the
+-- newest version.
 CREATE TABLE corrected_messages (
-    external_id  INTEGER PRIMARY KEY,       -- external_ids.seq of the first version
-    newest       INTEGER NOT NULL           -- external_ids.seq of the newest version
-) STRICT;
+    external_id  INTEGER NOT NULL,          -- external_ids.seq of the first version
+    version      INTEGER NOT NULL,          -- external_ids.seq of a later version
+    PRIMARY KEY (external_id, version)
+) STRICT, WITHOUT ROWID;
 
 -- The newest merged message of each chat, for tunnels that read the history of their provider.
 CREATE TABLE chat_positions (

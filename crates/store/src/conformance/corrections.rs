@@ -202,6 +202,86 @@ pub(crate) async fn recalled_letter_is_trashed(store: &dyn Store) {
     assert_eq!(merge_due(store, 60).await, 0);
 }
 
+/// Ends the chain of a letter, so that its message is in a merge window.
+async fn deliver_letter(store: &dyn Store, number: usize, now: i64) {
+    let letter = store.due_letters(None, 10, at(now)).await.unwrap().remove(number);
+    let LetterSource::Inbound(request) = letter.source.clone() else { panic!("inbound") };
+    let deliver = NextAction::Deliver(Box::new(request));
+    step_letter(store, letter.id, deliver, now).await.unwrap();
+}
+
+pub(crate) async fn recall_trashes_every_version_in_the_chain(store: &dyn Store) {
+    let edits = vec![message("1", "a"), edit("e-1", "1", "b"), edit("e-2", "1", "c")];
+    assert_eq!(store_all(store, edits, true, 0).await, [Stored, Stored, Stored]);
+    let letters = store.due_letters(None, 10, at(0)).await.unwrap();
+    assert_eq!(letters.len(), 3);
+    assert_eq!(store_all(store, vec![recall("r-1", "1")], true, 1).await, [Stored]);
+    for letter in letters {
+        let trashed = store.letter(letter.id).await.unwrap();
+        assert_eq!(trashed.status.standing.name(), LetterState::Trashed, "{}", letter.id);
+    }
+    assert!(store.due_letters(None, 10, at(60)).await.unwrap().is_empty());
+    assert_eq!(store_all(store, vec![recall("r-1", "1")], true, 2).await, [Duplicate]);
+    assert_eq!(store_all(store, vec![recall("r-2", "1")], true, 2).await, [Duplicate]);
+    assert_eq!(events_of(store, EventKind::Recalled).await.len(), 3, "one for each letter");
+    assert_eq!(merge_due(store, 60).await, 0);
+}
+
+pub(crate) async fn recall_removes_versions_in_the_window_and_in_the_chain(store: &dyn Store) {
+    store_all(store, vec![message("1", "a"), edit("e-1", "1", "b")], true, 0).await;
+    deliver_letter(store, 0, 0).await;
+    assert_eq!(store_all(store, vec![recall("r-1", "1")], true, 1).await, [Stored]);
+    assert!(store.due_letters(None, 10, at(60)).await.unwrap().is_empty());
+    assert_eq!(merge_due(store, 10).await, 1);
+    let mail = mails(store).await.remove(0);
+    let texts: Vec<_> = mail.messages.iter().map(|it| it.text.as_str()).collect();
+    assert_eq!(texts, [RECALLED_BY_AUTHOR]);
+}
+
+pub(crate) async fn readers_learn_of_a_recall_while_an_edit_is_in_the_chain(store: &dyn Store) {
+    store_all(store, vec![message("1", "a")], true, 0).await;
+    deliver_letter(store, 0, 0).await;
+    assert_eq!(merge_due(store, 5).await, 1);
+    store_all(store, vec![edit("e-1", "1", "b")], true, 6).await;
+    assert_eq!(store_all(store, vec![recall("r-1", "1")], true, 7).await, [Stored]);
+    assert_eq!(store_all(store, vec![recall("r-2", "1")], true, 7).await, [Duplicate]);
+    deliver_letter(store, 0, 8).await;
+    assert_eq!(merge_due(store, 20).await, 1);
+    let next = mails(store).await.remove(1).messages.remove(0);
+    assert_eq!((next.text.as_str(), next.corrects.as_deref()), (RECALLED_BY_AUTHOR, Some("1")));
+    assert!(store.due_letters(None, 10, at(60)).await.unwrap().is_empty());
+}
+
+/// A worker has trashed the edit, but readers have the original.
+pub(crate) async fn readers_learn_of_a_recall_after_the_edit_was_trashed(store: &dyn Store) {
+    store_all(store, vec![message("1", "a")], true, 0).await;
+    deliver_letter(store, 0, 0).await;
+    assert_eq!(merge_due(store, 5).await, 1);
+    store_all(store, vec![edit("e-1", "1", "b")], true, 6).await;
+    let letter = store.due_letters(None, 10, at(6)).await.unwrap().remove(0);
+    let trash = NextAction::Trash { why: "spam".to_owned() };
+    step_letter(store, letter.id, trash, 6).await.unwrap();
+    assert_eq!(store_all(store, vec![recall("r-1", "1")], true, 7).await, [Stored]);
+    deliver_letter(store, 0, 8).await;
+    assert_eq!(merge_due(store, 20).await, 1);
+    let next = mails(store).await.remove(1).messages.remove(0);
+    assert_eq!((next.text.as_str(), next.corrects.as_deref()), (RECALLED_BY_AUTHOR, Some("1")));
+}
+
+/// Providers can send an edit and the recall in any order.
+pub(crate) async fn edit_after_the_recall_changes_nothing(store: &dyn Store) {
+    for (chain, id) in [(false, "1"), (true, "2")] {
+        let (edit_id, recall_id) = (format!("e-{id}"), format!("r-{id}"));
+        let events = vec![message(id, "a"), recall(&recall_id, id)];
+        assert_eq!(store_all(store, events, chain, 0).await, [Stored, Stored]);
+        let late = store_all(store, vec![edit(&edit_id, id, "b")], chain, 1).await;
+        assert_eq!(late, [Duplicate], "chain: {chain}");
+    }
+    assert!(store.due_letters(None, 10, at(60)).await.unwrap().is_empty());
+    assert_eq!(merge_due(store, 5).await, 1);
+    assert_eq!(mails(store).await.remove(0).messages[0].text, RECALLED_BY_AUTHOR);
+}
+
 pub(crate) async fn notice_is_stored_once(store: &dyn Store) {
     let notice = TunnelNotice {
         id: "1".to_owned(),

@@ -488,7 +488,7 @@ pub(crate) async fn end_of_a_delivery_lets_the_next_one_of_its_address_go(store:
     );
 }
 
-/// A delivery that an operator releases or retries takes its place when it is due again: behind
+/// A dead or held delivery that an operator releases takes its place when it is due again: behind
 /// those that wait, and never before one that is being retried.
 pub(crate) async fn retried_delivery_goes_behind_those_that_wait(store: &dyn Store) {
     put_lark_tunnel(store).await;
@@ -507,6 +507,23 @@ pub(crate) async fn retried_delivery_goes_behind_those_that_wait(store: &dyn Sto
     mark(held, SendState::Wait, 5).await.unwrap();
     send_to_address(store, &target, "c", 6, None).await;
     assert_eq!(send_all(store, "lark", 9).await, ["a", "b", "dead", "held", "c"]);
+}
+
+/// An operator that does not want to wait for the next attempt does not change the order.
+pub(crate) async fn failed_delivery_that_is_retried_by_hand_stays_first(store: &dyn Store) {
+    put_lark_tunnel(store).await;
+    let target = endpoint("oc_1", "lark");
+    let first = send_to_address(store, &target, "first", 0, None).await;
+    send_to_address(store, &target, "second", 1, None).await;
+    let leased = lease_next_delivery(store, "lark", 1).await.unwrap().entry;
+    report(store, &leased, temporary_failure(Some(3_600_000)), 1).await.unwrap();
+    assert_eq!(lease_next_delivery(store, "lark", 2).await, None);
+    let operator = by_holder("operator");
+    let retried = store.mark_delivery(first, SendState::Wait, operator, None, at(2)).await.unwrap();
+    assert_eq!(retried.sending.state, SendStateData::Wait { due: at(2) });
+    send_to_address(store, &target, "third", 2, None).await;
+    assert_eq!(store.next_due(&tunnel_id("lark").did()).await.unwrap(), Some(at(2)));
+    assert_eq!(send_all(store, "lark", 2).await, ["first", "second", "third"]);
 }
 
 pub(crate) async fn scheduled_delivery_blocks_no_other_until_it_is_due(store: &dyn Store) {

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use monoco_core::erasure::ErasedAuthors;
-use monoco_core::inbound::{Artifact, NOT_FETCHED_YET};
+use monoco_core::inbound::{Artifact, MessageRecall, NOT_FETCHED_YET};
 use monoco_core::letter::LetterState;
 use monoco_core::mail::Mail;
+use monoco_core::merge::Debounce;
 use monoco_core::object::ObjKind;
 use monoco_core::retry::Failure;
 
@@ -221,6 +222,30 @@ pub(crate) async fn purged_letter_leaves_no_files(store: &dyn Store) {
     store_event(store, newer, true, 0).await;
     assert_eq!(store.purge_letters(1_000, 1_000, 10).await.unwrap(), 1);
     assert!(due(store, 1_000).await.is_empty());
+}
+
+/// The bytes of a file are not kept when its message is recalled before it is merged.
+pub(crate) async fn recalled_message_leaves_no_files(store: &dyn Store) {
+    announce(store, announcing("1", &["a", "b"]), 0).await;
+    announce(store, announcing("2", &["c"]), 0).await;
+    let files = due(store, 0).await;
+    assert!(fetch(store, &files[0], b"secret").await);
+    assert!(fetch(store, &files[2], b"wanted").await);
+    let recall = MessageRecall {
+        recall_id: "r".to_owned(),
+        message_id: "1".to_owned(),
+        session: inbound_message("1", "ann", "").message.session.clone(),
+        by: None,
+        at: None,
+    };
+    let (tunnel, provider) = (tunnel_id("lark"), "lark".to_owned());
+    let event = StoreInboundEvent::Recall { recall, tunnel, provider, debounce: Debounce::DEFAULT };
+    assert_eq!(store_event(store, event, false, 1).await, StoreInboundResult::Stored);
+    assert!(!fetch(store, &files[1], b"a download that was under way").await);
+    assert_eq!(store.delete_purged_files(Duration::ZERO).await.unwrap(), 1);
+    let [secret, wanted] = [&b"secret"[..], b"wanted"].map(|it| ObjId::of(ObjKind::Bytes, it));
+    assert_matches!(store.object(secret).await, Err(StoreError::Missing { .. }));
+    store.object(wanted).await.unwrap();
 }
 
 pub(crate) async fn new_file_is_published_after_commit(store: &dyn Store) {

@@ -143,6 +143,7 @@ macro_rules! conformance_tests {
             deliveries_to_one_address_are_leased_one_at_a_time,
             end_of_a_delivery_lets_the_next_one_of_its_address_go,
             retried_delivery_goes_behind_those_that_wait,
+            failed_delivery_that_is_retried_by_hand_stays_first,
             scheduled_delivery_blocks_no_other_until_it_is_due,
             postponed_delivery_stays_first_and_the_attempt_does_not_count,
             parts_are_stored_in_order_and_survive_retries,
@@ -190,6 +191,7 @@ macro_rules! conformance_tests {
             files_of_an_erased_author_are_deleted,
             letter_is_delivered_with_its_files,
             purged_letter_leaves_no_files,
+            recalled_message_leaves_no_files,
             new_file_is_published_after_commit,
             ;
             window_waits_until_its_files_are_fetched,
@@ -203,6 +205,11 @@ macro_rules! conformance_tests {
             corrections_of_unknown_and_unwanted_messages,
             edit_of_a_letter_goes_through_the_chain,
             recalled_letter_is_trashed,
+            recall_trashes_every_version_in_the_chain,
+            recall_removes_versions_in_the_window_and_in_the_chain,
+            readers_learn_of_a_recall_while_an_edit_is_in_the_chain,
+            readers_learn_of_a_recall_after_the_edit_was_trashed,
+            edit_after_the_recall_changes_nothing,
             notice_is_stored_once,
             newest_message_of_each_chat_is_listed,
             ;

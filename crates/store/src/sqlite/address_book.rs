@@ -11,7 +11,7 @@ use super::contacts;
 use super::damage::Db;
 use super::rows::{self, parsed};
 use super::writer::Tx;
-use crate::StoreError;
+use crate::StoreResult;
 
 const PARTY: &str = "
     SELECT level, here, has_box, is_group
@@ -81,7 +81,7 @@ impl AddressCache {
         *self = Self::default();
     }
 
-    fn tunnel(&mut self, db: &Db, id: &TunnelId) -> Result<Option<TunnelInfo>, StoreError> {
+    fn tunnel(&mut self, db: &Db, id: &TunnelId) -> StoreResult<Option<TunnelInfo>> {
         if let Some(tunnel) = self.tunnels.get(id) {
             return Ok(tunnel.clone());
         }
@@ -91,7 +91,7 @@ impl AddressCache {
         Ok(tunnel)
     }
 
-    fn party(&mut self, db: &Db, id: i64) -> Result<Party, StoreError> {
+    fn party(&mut self, db: &Db, id: i64) -> StoreResult<Party> {
         if let Some(party) = self.parties.get(&id) {
             return Ok(party.clone());
         }
@@ -101,7 +101,7 @@ impl AddressCache {
         Ok(party)
     }
 
-    fn bound_contact(&mut self, db: &Db, endpoint: Endpoint) -> Result<Option<i64>, StoreError> {
+    fn bound_contact(&mut self, db: &Db, endpoint: Endpoint) -> StoreResult<Option<i64>> {
         if let Some(contact) = self.bound_contacts.get(&endpoint) {
             return Ok(*contact);
         }
@@ -112,7 +112,7 @@ impl AddressCache {
         Ok(contact)
     }
 
-    fn blocked_by(&mut self, db: &Db, sender: i64) -> Result<&BTreeSet<Did>, StoreError> {
+    fn blocked_by(&mut self, db: &Db, sender: i64) -> StoreResult<&BTreeSet<Did>> {
         if !self.blocked_by.contains_key(&sender) {
             let targets: BTreeSet<Did> = dids(db, BLOCKED_BY, sender)?.into_iter().collect();
             self.size += 1 + targets.len();
@@ -127,7 +127,7 @@ pub(super) fn of_message(
     tx: &mut Tx<'_>,
     msg: &MsgObject,
     tunnel: Option<&TunnelId>,
-) -> Result<AddressBook, StoreError> {
+) -> StoreResult<AddressBook> {
     let others: Vec<&Did> = msg.to.iter().chain([&msg.from]).collect();
     of_parties(tx, msg.author(), &others, tunnel)
 }
@@ -138,7 +138,7 @@ pub(super) fn of_parties(
     author: &Did,
     others: &[&Did],
     tunnel: Option<&TunnelId>,
-) -> Result<AddressBook, StoreError> {
+) -> StoreResult<AddressBook> {
     // Taken out, so that looking up party ids can use the rest of the cache.
     let mut cache = std::mem::take(&mut tx.cache.address_book);
     let db = tx.db;
@@ -154,7 +154,7 @@ pub(super) fn read(
     author: &Did,
     others: &[&Did],
     tunnel: Option<&TunnelId>,
-) -> Result<AddressBook, StoreError> {
+) -> StoreResult<AddressBook> {
     let find = |did: &Did| contacts::find(db, did);
     collect(db, &mut AddressCache::default(), find, author, others, tunnel)
 }
@@ -162,11 +162,11 @@ pub(super) fn read(
 fn collect(
     db: &Db,
     cache: &mut AddressCache,
-    mut party_id: impl FnMut(&Did) -> Result<Option<i64>, StoreError>,
+    mut party_id: impl FnMut(&Did) -> StoreResult<Option<i64>>,
     author: &Did,
     others: &[&Did],
     tunnel: Option<&TunnelId>,
-) -> Result<AddressBook, StoreError> {
+) -> StoreResult<AddressBook> {
     let mut book = AddressBook::default();
     if let Some(tunnel) = tunnel {
         add_tunnel(db, cache, tunnel, &mut book)?;
@@ -210,7 +210,7 @@ fn add_tunnel(
     cache: &mut AddressCache,
     id: &TunnelId,
     book: &mut AddressBook,
-) -> Result<(), StoreError> {
+) -> StoreResult<()> {
     if !book.tunnels.contains_key(id)
         && let Some(tunnel) = cache.tunnel(db, id)?
     {
@@ -219,7 +219,7 @@ fn add_tunnel(
     Ok(())
 }
 
-fn party(db: &Db, id: i64) -> Result<Party, StoreError> {
+fn party(db: &Db, id: i64) -> StoreResult<Party> {
     let (level, here, has_box, is_group) = rows::one(db, PARTY, [id], |row| {
         Ok((level(row, 0)?, row.get(1)?, row.get(2)?, row.get(3)?))
     })?;
@@ -234,11 +234,11 @@ pub(super) fn level(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Con
 }
 
 /// Returns whether a tunnel is stored, in the writer.
-pub(super) fn tunnel_exists(tx: &mut Tx<'_>, id: &TunnelId) -> Result<bool, StoreError> {
+pub(super) fn tunnel_exists(tx: &mut Tx<'_>, id: &TunnelId) -> StoreResult<bool> {
     Ok(tx.cache.address_book.tunnel(tx.db, id)?.is_some())
 }
 
-pub(super) fn tunnel(db: &Db, id: &TunnelId) -> Result<Option<TunnelInfo>, StoreError> {
+pub(super) fn tunnel(db: &Db, id: &TunnelId) -> StoreResult<Option<TunnelInfo>> {
     rows::optional(db, TUNNEL, [id.as_str()], read_tunnel)
 }
 
@@ -254,15 +254,15 @@ pub(super) fn read_tunnel(row: &Row<'_>) -> rusqlite::Result<TunnelInfo> {
     })
 }
 
-pub(super) fn subscribers(db: &Db, group: i64) -> Result<Vec<Did>, StoreError> {
+pub(super) fn subscribers(db: &Db, group: i64) -> StoreResult<Vec<Did>> {
     dids(db, SUBSCRIBERS, group)
 }
 
-fn dids(db: &Db, sql: &str, id: i64) -> Result<Vec<Did>, StoreError> {
+fn dids(db: &Db, sql: &str, id: i64) -> StoreResult<Vec<Did>> {
     rows::list(db, sql, [id], |row| parsed(row, 0))
 }
 
-pub(super) fn bindings(db: &Db, contact: i64) -> Result<Vec<Binding>, StoreError> {
+pub(super) fn bindings(db: &Db, contact: i64) -> StoreResult<Vec<Binding>> {
     rows::list(db, BINDINGS, [contact], |row| {
         Ok(Binding {
             tunnel: parsed(row, 0)?,
@@ -281,7 +281,7 @@ mod tests {
 
     use super::*;
     use crate::sqlite::SqliteStore;
-    use crate::{ContactStore, DispatchOutcome, DispatchRequest, RecordStore};
+    use crate::{ContactStore, DispatchOutcome, DispatchRequest, RecordStore, StoreError};
 
     const NOW: Timestamp = Timestamp::from_ms(1_770_000_000_000);
 

@@ -11,8 +11,8 @@ use rusqlite::Connection;
 use super::damage::Db;
 use super::open::{self, db_error};
 use super::{blob_error, disk_error, rows};
-use crate::StoreError;
 use crate::blobs;
+use crate::{StoreError, StoreResult};
 
 /// Name of the database in the directory of a store.
 const DATABASE: &str = "monoco.db";
@@ -42,7 +42,7 @@ pub fn copy(
     from: &Path,
     to: &Path,
     progress: &mut dyn FnMut(usize, usize),
-) -> Result<StoreCopy, StoreError> {
+) -> StoreResult<StoreCopy> {
     blobs::create_dir(to).map_err(blob_error)?;
     let target = to.join(DATABASE);
     let _lock = blobs::lock_for_copy(&from.join("blobs")).map_err(disk_error)?;
@@ -76,7 +76,7 @@ pub fn copy(
 /// # Errors
 ///
 /// When the database is damaged, or a file is missing or has another hash.
-pub fn verify(dir: &Path) -> Result<StoreCopy, StoreError> {
+pub fn verify(dir: &Path) -> StoreResult<StoreCopy> {
     let db = open_copy(&dir.join(DATABASE))?;
     let mut found = counts(&db)?;
     for (id, bytes) in files(&db)? {
@@ -91,7 +91,7 @@ pub fn verify(dir: &Path) -> Result<StoreCopy, StoreError> {
 }
 
 /// Opens a copied database, which has no log, and checks its pages.
-fn open_copy(path: &Path) -> Result<Db, StoreError> {
+fn open_copy(path: &Path) -> StoreResult<Db> {
     let db = Db::new(open::reader(path)?, Arc::default());
     let result: String = rows::one(&db, "PRAGMA quick_check(1)", [], |row| row.get(0))?;
     if result == "ok" {
@@ -100,7 +100,7 @@ fn open_copy(path: &Path) -> Result<Db, StoreError> {
     Err(StoreError::Damaged { what: "database", detail: result })
 }
 
-fn counts(db: &Db) -> Result<StoreCopy, StoreError> {
+fn counts(db: &Db) -> StoreResult<StoreCopy> {
     let count = |sql| rows::one(db, sql, [], |row| rows::unsigned(row, 0));
     Ok(StoreCopy {
         mails: count("SELECT count(*) FROM mails")?,
@@ -110,14 +110,14 @@ fn counts(db: &Db) -> Result<StoreCopy, StoreError> {
 }
 
 /// Lists the files of a store with their sizes.
-fn files(db: &Db) -> Result<Vec<(ObjId, u64)>, StoreError> {
+fn files(db: &Db) -> StoreResult<Vec<(ObjId, u64)>> {
     rows::list(db, "SELECT hash, bytes FROM blobs ORDER BY hash", [], |row| {
         Ok((ObjId::from_parts(ObjKind::Bytes, row.get(0)?), rows::unsigned(row, 1)?))
     })
 }
 
 /// Copies a file and syncs it. Returns `false` when the source is missing or damaged.
-fn copy_file(id: &ObjId, bytes: u64, from: &Path, to: &Path) -> Result<bool, StoreError> {
+fn copy_file(id: &ObjId, bytes: u64, from: &Path, to: &Path) -> StoreResult<bool> {
     let Some(body) = read_file(id, bytes, from)? else { return Ok(false) };
     let dir = to.parent().unwrap_or(to);
     blobs::create_dir(dir).map_err(blob_error)?;
@@ -126,7 +126,7 @@ fn copy_file(id: &ObjId, bytes: u64, from: &Path, to: &Path) -> Result<bool, Sto
 }
 
 /// Reads a file; `None` when it is missing or has another size or hash.
-fn read_file(id: &ObjId, bytes: u64, path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
+fn read_file(id: &ObjId, bytes: u64, path: &Path) -> StoreResult<Option<Vec<u8>>> {
     if !path.metadata().is_ok_and(|found| found.is_file() && found.len() == bytes) {
         return Ok(None);
     }
@@ -134,7 +134,7 @@ fn read_file(id: &ObjId, bytes: u64, path: &Path) -> Result<Option<Vec<u8>>, Sto
     Ok((ObjId::of(ObjKind::Bytes, &body).hash() == id.hash()).then_some(body))
 }
 
-fn sync(path: &Path) -> Result<(), StoreError> {
+fn sync(path: &Path) -> StoreResult<()> {
     let synced = fs::File::open(path).and_then(|file| file.sync_all());
     synced.map_err(|error| StoreError::Broken(error.to_string()))
 }

@@ -6,7 +6,7 @@ use rusqlite::params;
 
 use super::damage::Db;
 use super::rows::{self, parsed};
-use crate::{BoxSummary, Page, PageRequest, StoreError};
+use crate::{BoxSummary, Page, PageRequest, StoreResult};
 
 /// Waiting entries are counted up to this number.
 const MAX_COUNTED: i64 = 1_000;
@@ -38,7 +38,7 @@ const WAITING: &str = "
 ";
 
 /// Lists the boxes of the next owners, oldest owner first.
-pub(super) fn list(db: &Db, page: &PageRequest) -> Result<Page<BoxSummary>, StoreError> {
+pub(super) fn list(db: &Db, page: &PageRequest) -> StoreResult<Page<BoxSummary>> {
     let (start, limit) = (page.beyond.unwrap_or(0), page.limit.saturating_add(1));
     let mut owners: Vec<(i64, Did)> =
         rows::list_undamaged(db, "party", limit, OWNERS, [start], |row| {
@@ -60,12 +60,7 @@ pub(super) fn list(db: &Db, page: &PageRequest) -> Result<Page<BoxSummary>, Stor
 }
 
 /// Counts the waiting entries of a box; `None` when the owner has no such box.
-fn count_waiting(
-    db: &Db,
-    id: i64,
-    owner: &Did,
-    box_kind: BoxKind,
-) -> Result<Option<usize>, StoreError> {
+fn count_waiting(db: &Db, id: i64, owner: &Did, box_kind: BoxKind) -> StoreResult<Option<usize>> {
     let count = if box_kind == BoxKind::TunnelOutbox {
         if owner.tunnel().is_none() {
             return Ok(None);

@@ -25,7 +25,7 @@ use rusqlite::{Row, params};
 
 use super::damage::Db;
 use super::{email, external_ids, objects, rows, sessions};
-use crate::{PageRequest, StoreError};
+use crate::{PageRequest, StoreResult};
 
 /// Entries at which a merge starts. With a million objects, a merge of this size puts eight
 /// entries on each page it changes; in memory they take a megabyte.
@@ -136,7 +136,7 @@ struct MergeSlice {
 
 impl BulkIndex {
     /// Reads the entries that are not in the table yet.
-    fn open(db: &Db, table: &'static BulkTable, merge_size: usize) -> Result<Self, StoreError> {
+    fn open(db: &Db, table: &'static BulkTable, merge_size: usize) -> StoreResult<Self> {
         let sql = "SELECT up_to FROM bulk_index_progress WHERE name = ?1";
         let up_to = rows::one(db, sql, [table.name], |row| row.get(0))?;
         let fresh =
@@ -162,7 +162,7 @@ impl BulkIndex {
     }
 
     /// Adds the entry of a row that was just inserted.
-    pub(super) fn add(&mut self, db: &Db, key: i64, row: i64) -> Result<(), StoreError> {
+    pub(super) fn add(&mut self, db: &Db, key: i64, row: i64) -> StoreResult<()> {
         // Rows up to `frozen_to` are not read again at the next start.
         if row <= self.frozen_to {
             return self.add_to_table(db, key, row);
@@ -174,7 +174,7 @@ impl BulkIndex {
     }
 
     /// Adds an entry to the table at once. Needed for a key that cannot be derived from the row.
-    pub(super) fn add_to_table(&self, db: &Db, key: i64, row: i64) -> Result<(), StoreError> {
+    pub(super) fn add_to_table(&self, db: &Db, key: i64, row: i64) -> StoreResult<()> {
         rows::execute(db, self.table.insert, [key, row])?;
         Ok(())
     }
@@ -187,7 +187,7 @@ impl BulkIndex {
         }
     }
 
-    fn merge(&mut self, db: &Db) -> Result<(), StoreError> {
+    fn merge(&mut self, db: &Db) -> StoreResult<()> {
         if self.uncommitted.is_empty() {
             return Ok(());
         }
@@ -253,7 +253,7 @@ pub(super) struct BulkIndexes {
 }
 
 impl BulkIndexes {
-    pub(super) fn open(db: &Db, merge_size: usize) -> Result<Self, StoreError> {
+    pub(super) fn open(db: &Db, merge_size: usize) -> StoreResult<Self> {
         Ok(Self {
             hashes: BulkIndex::open(db, &objects::HASHES, merge_size)?,
             external_ids: BulkIndex::open(db, &external_ids::EXTERNAL_IDS, merge_size)?,
@@ -280,7 +280,7 @@ impl BulkIndexes {
     }
 
     /// Merges a slice of each index that has new entries. Called before the commit.
-    pub(super) fn merge(&mut self, db: &Db) -> Result<(), StoreError> {
+    pub(super) fn merge(&mut self, db: &Db) -> StoreResult<()> {
         self.each().into_iter().try_for_each(|index| index.merge(db))
     }
 

@@ -9,7 +9,7 @@ use monoco_core::object::{ObjId, ObjKind};
 
 use super::damage::Db;
 use super::{mails, open, rows};
-use crate::StoreError;
+use crate::StoreResult;
 use crate::blobs;
 
 /// What a check of a store found.
@@ -29,7 +29,7 @@ pub struct StoreCheck {
 /// # Errors
 ///
 /// When the database cannot be read.
-pub fn check(dir: &Path, mails: &BTreeSet<MailId>) -> Result<StoreCheck, StoreError> {
+pub fn check(dir: &Path, mails: &BTreeSet<MailId>) -> StoreResult<StoreCheck> {
     let path = dir.join("monoco.db");
     let unknown = |mails: &BTreeSet<MailId>| mails.iter().cloned().collect();
     if !path.exists() {

@@ -20,7 +20,7 @@ use rusqlite::Connection;
 
 use super::open::db_error;
 use super::writer::WriterChannels;
-use crate::StoreError;
+use crate::{StoreError, StoreResult};
 
 /// Uncopied pages at which a checkpoint starts. Each checkpoint costs a sync.
 const MIN_PAGES: i64 = 1_000;
@@ -69,7 +69,7 @@ impl Checkpointer {
 
     /// Sets a hook on the writer's connection that wakes this thread when the log has grown.
     /// Returns the size of the log for the writer thread.
-    pub(super) fn watch(&self, writer: &mut Connection) -> Result<Arc<WalSize>, StoreError> {
+    pub(super) fn watch(&self, writer: &mut Connection) -> StoreResult<Arc<WalSize>> {
         let (wake, wal) = (self.wake.clone(), Arc::clone(&self.wal));
         let hook = move |_: &mut rusqlite::hooks::Wal, pages: i32| {
             wal.pages.store(i64::from(pages), Ordering::Relaxed);
@@ -111,7 +111,7 @@ impl WalSize {
     ///
     /// `secure_delete` would not be enough: when SQLite moves rows to another page, it can leave
     /// their old copies in the unused part of the page.
-    pub(super) fn compact(&self, db: &Connection, path: &Path) -> Result<(), StoreError> {
+    pub(super) fn compact(&self, db: &Connection, path: &Path) -> StoreResult<()> {
         // SQLite does not wait for another checkpoint.
         let _lock = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
         // The temporary copy is as private as the database, and too large for memory.
@@ -133,7 +133,7 @@ impl WalSize {
     }
 
     /// Copies as many pages as possible without waiting.
-    fn copy(&self, db: &Connection) -> Result<(), StoreError> {
+    fn copy(&self, db: &Connection) -> StoreResult<()> {
         let copied: i64 = db
             .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(2))
             .map_err(db_error)?;
@@ -155,7 +155,7 @@ fn run(db: &Connection, woken: &Receiver<()>, wal: &WalSize, channels: &WriterCh
     }
 }
 
-fn copy_most(db: &Connection, wal: &WalSize) -> Result<(), StoreError> {
+fn copy_most(db: &Connection, wal: &WalSize) -> StoreResult<()> {
     let _lock = wal.copying.lock().unwrap_or_else(PoisonError::into_inner);
     for _ in 0..MAX_PASSES {
         wal.copy(db)?;
@@ -170,7 +170,7 @@ fn copy_most(db: &Connection, wal: &WalSize) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn report(result: Result<(), StoreError>, channels: &WriterChannels) {
+fn report(result: StoreResult<()>, channels: &WriterChannels) {
     match result {
         Ok(()) => {}
         // The pages are still in the log, but the log is about to be overwritten.

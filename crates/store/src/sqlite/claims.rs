@@ -19,7 +19,7 @@ use super::mails::{self, StoredMail};
 use super::rows::{self, parsed};
 use super::writer::Tx;
 use super::{SqliteStore, records};
-use crate::{ClaimStore, ClaimUpdate, StoreError};
+use crate::{ClaimStore, ClaimUpdate, StoreError, StoreResult};
 
 const COLUMNS: &str = "
     c.workspace, c.state, c.due_at, c.holder, c.lease_until, c.attempts, c.epoch, c.revision,
@@ -63,7 +63,7 @@ fn expire(
     workspace: &Workspace,
     retry: &RetryPolicy,
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> StoreResult<()> {
     let mail = mails::by_seq(tx.db, mail)?;
     let Some(mut claim) = find(tx.db, &mail, workspace)? else { return Ok(()) };
     let ClaimStateData::Claimed(lease) = &claim.claiming.state else { return Ok(()) };
@@ -89,7 +89,7 @@ fn step_dead_claim(
     workspace: &Workspace,
     step: impl FnOnce(ClaimStatus) -> Result<ClaimStatus, InvalidTransition>,
     now: Timestamp,
-) -> Result<(StoredMail, Claim), StoreError> {
+) -> StoreResult<(StoredMail, Claim)> {
     let mail = mails::by_id(tx.db, id)?;
     let missing = || StoreError::Missing { what: "claim on", key: id.to_string() };
     let claim = find(tx.db, &mail, workspace)?.ok_or_else(missing)?;
@@ -102,7 +102,7 @@ fn step_dead_claim(
 
 /// Drops the dead claims on an erased Mail, and deletes the reasons of all claims: they can quote
 /// the text.
-pub(super) fn erase(tx: &mut Tx<'_>, mail: &StoredMail, now: Timestamp) -> Result<(), StoreError> {
+pub(super) fn erase(tx: &mut Tx<'_>, mail: &StoredMail, now: Timestamp) -> StoreResult<()> {
     for claim in of_mail(tx.db, mail)? {
         let Ok(next) = claim.claiming.clone().drop_claim() else { continue };
         let detail = json!({"from": "DEADLETTER", "to": next.state.name().as_str()});
@@ -114,11 +114,7 @@ pub(super) fn erase(tx: &mut Tx<'_>, mail: &StoredMail, now: Timestamp) -> Resul
 }
 
 /// Moves the Mail's file when no claim on it is open any more.
-fn move_finished_mail(
-    tx: &mut Tx<'_>,
-    mail: &StoredMail,
-    now: Timestamp,
-) -> Result<(), StoreError> {
+fn move_finished_mail(tx: &mut Tx<'_>, mail: &StoredMail, now: Timestamp) -> StoreResult<()> {
     let claims = of_mail(tx.db, mail)?;
     let ended = claims.iter().any(|claim| {
         matches!(
@@ -146,7 +142,7 @@ fn put(
     claim: Claim,
     next: ClaimStatus,
     now: Timestamp,
-) -> Result<Claim, StoreError> {
+) -> StoreResult<Claim> {
     let (due, lease) = match &next.state {
         ClaimStateData::New { due } => (Some(due.ms()), None),
         ClaimStateData::Claimed(lease) => (None, Some(lease)),
@@ -178,7 +174,7 @@ fn append_event(
     claim: &Claim,
     mut detail: Value,
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> StoreResult<()> {
     detail["mail"] = json!(claim.mail);
     detail["workspace"] = json!(claim.workspace);
     let subject = EventSubject { object: Some(mail.object), ..EventSubject::default() };
@@ -190,14 +186,14 @@ pub(super) fn find(
     db: &Db,
     mail: &StoredMail,
     workspace: &Workspace,
-) -> Result<Option<Claim>, StoreError> {
+) -> StoreResult<Option<Claim>> {
     let sql = format!("SELECT {COLUMNS} FROM claims c WHERE c.mail = ?1 AND c.workspace = ?2");
     let row = params![mail.seq, workspace.as_str()];
     rows::optional(db, &sql, row, |row| read(row, &mail.entry.id))
 }
 
 /// Lists the claims of all workspaces on a Mail.
-pub(super) fn of_mail(db: &Db, mail: &StoredMail) -> Result<Vec<Claim>, StoreError> {
+pub(super) fn of_mail(db: &Db, mail: &StoredMail) -> StoreResult<Vec<Claim>> {
     let sql = format!("SELECT {COLUMNS} FROM claims c WHERE c.mail = ?1 ORDER BY c.workspace");
     rows::list_undamaged(db, "claim of workspace", usize::MAX, &sql, [mail.seq], |row| {
         read(row, &mail.entry.id)
@@ -205,7 +201,7 @@ pub(super) fn of_mail(db: &Db, mail: &StoredMail) -> Result<Vec<Claim>, StoreErr
 }
 
 /// Lists claims that match a condition, oldest first.
-fn list(db: &Db, condition: &str, limit: usize) -> Result<Vec<Claim>, StoreError> {
+fn list(db: &Db, condition: &str, limit: usize) -> StoreResult<Vec<Claim>> {
     let sql = format!(
         "SELECT {COLUMNS}, m.provider || '_' || m.uid
            FROM claims c JOIN mails m ON m.seq = c.mail
@@ -217,7 +213,7 @@ fn list(db: &Db, condition: &str, limit: usize) -> Result<Vec<Claim>, StoreError
 }
 
 /// The failure reasons of the dead claims on a Mail.
-pub(super) fn failure_reasons(db: &Db, mail: i64) -> Result<Vec<(Workspace, String)>, StoreError> {
+pub(super) fn failure_reasons(db: &Db, mail: i64) -> StoreResult<Vec<(Workspace, String)>> {
     let sql = "
         SELECT workspace, coalesce(reason, '') FROM claims
          WHERE mail = ?1 AND state = 'DEADLETTER' ORDER BY workspace
@@ -268,7 +264,7 @@ impl ClaimStore for SqliteStore {
         term: LeaseDuration,
         retry: RetryPolicy,
         now: Timestamp,
-    ) -> Result<Claim, StoreError> {
+    ) -> StoreResult<Claim> {
         let (id, workspace) = (id.clone(), workspace.clone());
         self.writer
             .run(move |tx| {
@@ -310,7 +306,7 @@ impl ClaimStore for SqliteStore {
         proof: LeaseProof,
         update: ClaimUpdate,
         now: Timestamp,
-    ) -> Result<Claim, StoreError> {
+    ) -> StoreResult<Claim> {
         let (id, workspace) = (id.clone(), workspace.clone());
         self.writer
             .run(move |tx| {
@@ -359,7 +355,7 @@ impl ClaimStore for SqliteStore {
         retry: RetryPolicy,
         limit: usize,
         now: Timestamp,
-    ) -> Result<usize, StoreError> {
+    ) -> StoreResult<usize> {
         // A read first, because a read is cheaper than a commit and usually finds nothing.
         let any = self.read(move |db| {
             let sql = "
@@ -392,7 +388,7 @@ impl ClaimStore for SqliteStore {
         id: &MailId,
         workspace: &Workspace,
         now: Timestamp,
-    ) -> Result<Claim, StoreError> {
+    ) -> StoreResult<Claim> {
         let (id, workspace) = (id.clone(), workspace.clone());
         let retry = self.writer.run(move |tx| {
             let (mail, claim) = step_dead_claim(tx, &id, &workspace, |it| it.retry(now), now)?;
@@ -407,7 +403,7 @@ impl ClaimStore for SqliteStore {
         id: &MailId,
         workspace: &Workspace,
         now: Timestamp,
-    ) -> Result<Claim, StoreError> {
+    ) -> StoreResult<Claim> {
         let (id, workspace) = (id.clone(), workspace.clone());
         let drop_claim = self.writer.run(move |tx| {
             let (mail, claim) = step_dead_claim(tx, &id, &workspace, ClaimStatus::drop_claim, now)?;
@@ -417,15 +413,15 @@ impl ClaimStore for SqliteStore {
         drop_claim.await
     }
 
-    async fn dead_claims(&self, limit: usize) -> Result<Vec<Claim>, StoreError> {
+    async fn dead_claims(&self, limit: usize) -> StoreResult<Vec<Claim>> {
         self.read(move |db| list(db, "c.state = 'DEADLETTER'", limit)).await
     }
 
-    async fn open_claims(&self, limit: usize) -> Result<Vec<Claim>, StoreError> {
+    async fn open_claims(&self, limit: usize) -> StoreResult<Vec<Claim>> {
         self.read(move |db| list(db, "c.state IN ('NEW', 'CLAIMED')", limit)).await
     }
 
-    async fn claims(&self, id: &MailId) -> Result<Vec<Claim>, StoreError> {
+    async fn claims(&self, id: &MailId) -> StoreResult<Vec<Claim>> {
         let id = id.clone();
         self.read(move |db| of_mail(db, &mails::by_id(db, &id)?)).await
     }

@@ -5,7 +5,7 @@ use rusqlite::params;
 
 use super::damage::Db;
 use super::rows::{self, parsed};
-use crate::StoreError;
+use crate::StoreResult;
 
 const BY_NAME: &str = "
     SELECT p.did
@@ -26,7 +26,7 @@ const BY_ADDRESS: &str = "
 ";
 
 /// Returns the contacts and groups with a name. Upper and lower case of ASCII letters are equal.
-pub(super) fn by_name(db: &Db, name: &str, limit: usize) -> Result<Vec<Did>, StoreError> {
+pub(super) fn by_name(db: &Db, name: &str, limit: usize) -> StoreResult<Vec<Did>> {
     rows::list(db, BY_NAME, params![name, rows::limit(limit)], |row| parsed(row, 0))
 }
 
@@ -37,7 +37,7 @@ pub(super) fn by_account(
     tunnel: &TunnelId,
     account: &str,
     limit: usize,
-) -> Result<Vec<Did>, StoreError> {
+) -> StoreResult<Vec<Did>> {
     let row = params![tunnel.as_str(), account, rows::limit(limit)];
     let bound: Vec<Did> = rows::list(db, BY_ADDRESS, row, |row| parsed(row, 0))?;
     if !bound.is_empty() {

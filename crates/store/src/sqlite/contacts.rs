@@ -16,7 +16,7 @@ use super::open::db_error;
 use super::rows::{self, parsed};
 use super::writer::Tx;
 use super::{SqliteStore, address_book, contact_lookup, mails};
-use crate::{ContactStore, Group, Page, PageRequest, StoreError};
+use crate::{ContactStore, Group, Page, PageRequest, StoreError, StoreResult};
 
 const PARTY_ID: &str = "SELECT id FROM parties WHERE did = ?1";
 const INSERT_PARTY: &str = "INSERT INTO parties (did) VALUES (?1)";
@@ -60,12 +60,12 @@ const PUT_TUNNEL: &str = "
 ";
 
 /// Returns the party id of a DID, on any connection.
-pub(super) fn find(db: &Db, did: &Did) -> Result<Option<i64>, StoreError> {
+pub(super) fn find(db: &Db, did: &Did) -> StoreResult<Option<i64>> {
     rows::optional(db, PARTY_ID, [did.as_str()], |row| row.get(0))
 }
 
 /// Returns the party id of a DID in the writer, and inserts the party when there is none.
-pub(super) fn party_id(tx: &mut Tx<'_>, did: &Did) -> Result<i64, StoreError> {
+pub(super) fn party_id(tx: &mut Tx<'_>, did: &Did) -> StoreResult<i64> {
     if let Some(id) = find_party_id(tx, did)? {
         return Ok(id);
     }
@@ -75,7 +75,7 @@ pub(super) fn party_id(tx: &mut Tx<'_>, did: &Did) -> Result<i64, StoreError> {
 }
 
 /// Returns the party id of a DID in the writer, or `None` when there is none.
-pub(super) fn find_party_id(tx: &mut Tx<'_>, did: &Did) -> Result<Option<i64>, StoreError> {
+pub(super) fn find_party_id(tx: &mut Tx<'_>, did: &Did) -> StoreResult<Option<i64>> {
     if let Some(&id) = tx.cache.parties.get(did.as_str()) {
         return Ok(Some(id));
     }
@@ -86,7 +86,7 @@ pub(super) fn find_party_id(tx: &mut Tx<'_>, did: &Did) -> Result<Option<i64>, S
     Ok(id)
 }
 
-fn read_contact(db: &Db, row: &Row<'_>) -> Result<Contact, StoreError> {
+fn read_contact(db: &Db, row: &Row<'_>) -> StoreResult<Contact> {
     let id = row.get(0).map_err(db_error)?;
     let names: String = row.get(3).map_err(db_error)?;
     let level = address_book::level(row, 2).map_err(db_error)?;
@@ -99,7 +99,7 @@ fn read_contact(db: &Db, row: &Row<'_>) -> Result<Contact, StoreError> {
     })
 }
 
-fn contact(db: &Db, did: &Did) -> Result<Contact, StoreError> {
+fn contact(db: &Db, did: &Did) -> StoreResult<Contact> {
     let mut statement = db.prepare_cached(CONTACT).map_err(db_error)?;
     let mut rows = statement.query([did.as_str()]).map_err(db_error)?;
     match rows.next().map_err(db_error)? {
@@ -109,7 +109,7 @@ fn contact(db: &Db, did: &Did) -> Result<Contact, StoreError> {
 }
 
 /// Releases the held Mails of a contact that is no longer a stranger.
-fn release_held_mails(tx: &mut Tx<'_>, did: &Did, now: Timestamp) -> Result<Contact, StoreError> {
+fn release_held_mails(tx: &mut Tx<'_>, did: &Did, now: Timestamp) -> StoreResult<Contact> {
     let contact = contact(tx.db, did)?;
     if matches!(contact.level, ContactLevel::Temporary | ContactLevel::Friend) {
         mails::release_held(tx, did, now)?;
@@ -123,7 +123,7 @@ fn release_held_mails(tx: &mut Tx<'_>, did: &Did, now: Timestamp) -> Result<Cont
     Ok(contact)
 }
 
-fn read_group(db: &Db, row: &Row<'_>) -> Result<Group, StoreError> {
+fn read_group(db: &Db, row: &Row<'_>) -> StoreResult<Group> {
     let id = row.get(0).map_err(db_error)?;
     let names: String = row.get(2).map_err(db_error)?;
     let names: Vec<String> = serde_json::from_str(&names).unwrap_or_default();
@@ -134,7 +134,7 @@ fn read_group(db: &Db, row: &Row<'_>) -> Result<Group, StoreError> {
     })
 }
 
-fn group(db: &Db, did: &Did) -> Result<Group, StoreError> {
+fn group(db: &Db, did: &Did) -> StoreResult<Group> {
     let sql = "SELECT id, did, names FROM parties WHERE did = ?1 AND is_group = 1";
     let mut statement = db.prepare_cached(sql).map_err(db_error)?;
     let mut rows = statement.query([did.as_str()]).map_err(db_error)?;
@@ -150,8 +150,8 @@ fn list_parties<T>(
     columns: &str,
     condition: &str,
     page: &PageRequest,
-    read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
-) -> Result<Page<T>, StoreError> {
+    read: impl Fn(&Row<'_>) -> StoreResult<T>,
+) -> StoreResult<Page<T>> {
     let (beyond, order) = rows::direction(page);
     let sql = format!(
         "SELECT {columns} FROM parties WHERE ({condition}) AND id {beyond} ?1 ORDER BY id {order}"
@@ -169,11 +169,7 @@ fn list_parties<T>(
     Ok(rows::page(entries, page))
 }
 
-fn put_tunnel(
-    tx: &mut Tx<'_>,
-    tunnel: &TunnelInfo,
-    now: Timestamp,
-) -> Result<TunnelInfo, StoreError> {
+fn put_tunnel(tx: &mut Tx<'_>, tunnel: &TunnelInfo, now: Timestamp) -> StoreResult<TunnelInfo> {
     if address_book::tunnel(tx.db, &tunnel.id)?.as_ref() == Some(tunnel) {
         return Ok(tunnel.clone());
     }
@@ -192,7 +188,7 @@ pub(super) fn insert_unknown_tunnel(
     tx: &mut Tx<'_>,
     id: &TunnelId,
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> StoreResult<()> {
     if address_book::tunnel_exists(tx, id)? {
         return Ok(());
     }
@@ -208,7 +204,7 @@ pub(super) fn insert_unknown_tunnel(
 
 /// Clears the cached address book and appends an event. Called after every write to the
 /// address book tables.
-fn changed(tx: &mut Tx<'_>, owner: i64, detail: Value, now: Timestamp) -> Result<(), StoreError> {
+fn changed(tx: &mut Tx<'_>, owner: i64, detail: Value, now: Timestamp) -> StoreResult<()> {
     tx.cache.address_book.clear();
     let subject = EventSubject { owner: Some(owner), ..EventSubject::default() };
     events::append(tx, EventKind::Changed, subject, &detail, now)
@@ -216,7 +212,7 @@ fn changed(tx: &mut Tx<'_>, owner: i64, detail: Value, now: Timestamp) -> Result
 
 #[async_trait]
 impl ContactStore for SqliteStore {
-    async fn put_contact(&self, contact: Contact, now: Timestamp) -> Result<Contact, StoreError> {
+    async fn put_contact(&self, contact: Contact, now: Timestamp) -> StoreResult<Contact> {
         self.writer
             .run(move |tx| {
                 let Contact { did, names, level, here, .. } = &contact;
@@ -229,12 +225,12 @@ impl ContactStore for SqliteStore {
             .await
     }
 
-    async fn contact(&self, did: &Did) -> Result<Contact, StoreError> {
+    async fn contact(&self, did: &Did) -> StoreResult<Contact> {
         let did = did.clone();
         self.read(move |db| contact(db, &did)).await
     }
 
-    async fn contacts_by_name(&self, name: &str, limit: usize) -> Result<Vec<Did>, StoreError> {
+    async fn contacts_by_name(&self, name: &str, limit: usize) -> StoreResult<Vec<Did>> {
         let name = name.to_owned();
         self.read(move |db| contact_lookup::by_name(db, &name, limit)).await
     }
@@ -244,12 +240,12 @@ impl ContactStore for SqliteStore {
         tunnel: &TunnelId,
         account: &str,
         limit: usize,
-    ) -> Result<Vec<Did>, StoreError> {
+    ) -> StoreResult<Vec<Did>> {
         let (tunnel, account) = (tunnel.clone(), account.to_owned());
         self.read(move |db| contact_lookup::by_account(db, &tunnel, &account, limit)).await
     }
 
-    async fn contacts(&self, page: PageRequest) -> Result<Page<Contact>, StoreError> {
+    async fn contacts(&self, page: PageRequest) -> StoreResult<Page<Contact>> {
         self.read(move |db| {
             let (columns, known) = ("id, did, level, names, here", "level IS NOT NULL OR here = 1");
             list_parties(db, columns, known, &page, |row| read_contact(db, row))
@@ -257,7 +253,7 @@ impl ContactStore for SqliteStore {
         .await
     }
 
-    async fn remove_contact(&self, did: &Did, now: Timestamp) -> Result<(), StoreError> {
+    async fn remove_contact(&self, did: &Did, now: Timestamp) -> StoreResult<()> {
         let did = did.clone();
         self.writer
             .run(move |tx| {
@@ -270,12 +266,7 @@ impl ContactStore for SqliteStore {
             .await
     }
 
-    async fn bind(
-        &self,
-        did: &Did,
-        binding: Binding,
-        now: Timestamp,
-    ) -> Result<Contact, StoreError> {
+    async fn bind(&self, did: &Did, binding: Binding, now: Timestamp) -> StoreResult<Contact> {
         let did = did.clone();
         self.writer
             .run(move |tx| {
@@ -301,7 +292,7 @@ impl ContactStore for SqliteStore {
         tunnel: &TunnelId,
         address: &str,
         now: Timestamp,
-    ) -> Result<Contact, StoreError> {
+    ) -> StoreResult<Contact> {
         let (did, tunnel, address) = (did.clone(), tunnel.clone(), address.to_owned());
         self.writer
             .run(move |tx| {
@@ -330,7 +321,7 @@ impl ContactStore for SqliteStore {
         target: &Did,
         blocked: bool,
         now: Timestamp,
-    ) -> Result<(), StoreError> {
+    ) -> StoreResult<()> {
         let (sender, target) = (sender.clone(), target.clone());
         self.writer
             .run(move |tx| {
@@ -352,7 +343,7 @@ impl ContactStore for SqliteStore {
         author: &Did,
         to: &[Did],
         tunnel: Option<&TunnelId>,
-    ) -> Result<Option<String>, StoreError> {
+    ) -> StoreResult<Option<String>> {
         let (author, to, tunnel) = (author.clone(), to.to_vec(), tunnel.cloned());
         self.read(move |db| {
             let others: Vec<&Did> = to.iter().collect();
@@ -371,7 +362,7 @@ impl ContactStore for SqliteStore {
         did: &Did,
         name: Option<String>,
         now: Timestamp,
-    ) -> Result<Group, StoreError> {
+    ) -> StoreResult<Group> {
         let did = did.clone();
         self.writer
             .run(move |tx| {
@@ -383,12 +374,12 @@ impl ContactStore for SqliteStore {
             .await
     }
 
-    async fn group(&self, did: &Did) -> Result<Group, StoreError> {
+    async fn group(&self, did: &Did) -> StoreResult<Group> {
         let did = did.clone();
         self.read(move |db| group(db, &did)).await
     }
 
-    async fn groups(&self, page: PageRequest) -> Result<Page<Group>, StoreError> {
+    async fn groups(&self, page: PageRequest) -> StoreResult<Page<Group>> {
         self.read(move |db| {
             let (columns, condition) = ("id, did, names", "is_group = 1");
             list_parties(db, columns, condition, &page, |row| read_group(db, row))
@@ -402,7 +393,7 @@ impl ContactStore for SqliteStore {
         reader: &Did,
         subscribed: bool,
         now: Timestamp,
-    ) -> Result<Group, StoreError> {
+    ) -> StoreResult<Group> {
         let (did, reader) = (did.clone(), reader.clone());
         self.writer
             .run(move |tx| {
@@ -422,15 +413,11 @@ impl ContactStore for SqliteStore {
             .await
     }
 
-    async fn put_tunnel(
-        &self,
-        tunnel: TunnelInfo,
-        now: Timestamp,
-    ) -> Result<TunnelInfo, StoreError> {
+    async fn put_tunnel(&self, tunnel: TunnelInfo, now: Timestamp) -> StoreResult<TunnelInfo> {
         self.writer.run(move |tx| put_tunnel(tx, &tunnel, now)).await
     }
 
-    async fn remove_tunnel(&self, id: &TunnelId, now: Timestamp) -> Result<(), StoreError> {
+    async fn remove_tunnel(&self, id: &TunnelId, now: Timestamp) -> StoreResult<()> {
         let name = id.clone();
         self.writer
             .run(move |tx| {
@@ -449,7 +436,7 @@ impl ContactStore for SqliteStore {
         id: &TunnelId,
         active: bool,
         now: Timestamp,
-    ) -> Result<(), StoreError> {
+    ) -> StoreResult<()> {
         let name = id.clone();
         self.writer
             .run(move |tx| {
@@ -466,7 +453,7 @@ impl ContactStore for SqliteStore {
             .await
     }
 
-    async fn paused_tunnels(&self) -> Result<BTreeSet<TunnelId>, StoreError> {
+    async fn paused_tunnels(&self) -> StoreResult<BTreeSet<TunnelId>> {
         self.read(|db| {
             let sql = "SELECT party, name FROM tunnels WHERE active = 0";
             let paused =
@@ -476,7 +463,7 @@ impl ContactStore for SqliteStore {
         .await
     }
 
-    async fn tunnels(&self) -> Result<Vec<TunnelInfo>, StoreError> {
+    async fn tunnels(&self) -> StoreResult<Vec<TunnelInfo>> {
         self.read(|db| {
             let sql = "
                 SELECT name, provider, strangers, idempotent, finds_sent
@@ -488,7 +475,7 @@ impl ContactStore for SqliteStore {
         .await
     }
 
-    async fn owner_exists(&self, owner: &Did) -> Result<bool, StoreError> {
+    async fn owner_exists(&self, owner: &Did) -> StoreResult<bool> {
         let owner = owner.clone();
         self.read(move |db| {
             let sql = "

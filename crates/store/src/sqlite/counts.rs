@@ -17,7 +17,9 @@ use rusqlite::params;
 
 use super::damage::Db;
 use super::{SqliteStore, deliveries, inbound, mails, rows};
-use crate::{EmailTaskCounts, LetterCounts, StatusStore, StoreCounts, StoreError, StoreHealth};
+use crate::{
+    EmailTaskCounts, LetterCounts, StatusStore, StoreCounts, StoreError, StoreHealth, StoreResult,
+};
 
 const ADD: &str = "
     INSERT INTO counts (kind, state, entries)
@@ -102,7 +104,7 @@ impl RowCounts {
     }
 
     /// Writes the changes to the table.
-    pub(super) fn save(&self, db: &Db) -> Result<(), StoreError> {
+    pub(super) fn save(&self, db: &Db) -> StoreResult<()> {
         for ((kind, state), by) in self.0.iter().filter(|(_, by)| **by != 0) {
             rows::execute(db, ADD, params![kind, state, by])?;
         }
@@ -110,7 +112,7 @@ impl RowCounts {
     }
 }
 
-fn by_box(db: &Db) -> Result<StoreCounts, StoreError> {
+fn by_box(db: &Db) -> StoreResult<StoreCounts> {
     let sql = "
         SELECT kind, state, entries
           FROM counts
@@ -138,8 +140,8 @@ fn by_box(db: &Db) -> Result<StoreCounts, StoreError> {
 }
 
 /// Numbers of letters; `oldest_due` is left empty.
-pub(super) fn letters(db: &Db) -> Result<LetterCounts, StoreError> {
-    let count = |kind: &str| -> Result<Vec<(String, i64)>, StoreError> {
+pub(super) fn letters(db: &Db) -> StoreResult<LetterCounts> {
+    let count = |kind: &str| -> StoreResult<Vec<(String, i64)>> {
         let sql = "SELECT state, entries FROM counts WHERE kind = ?1 AND entries <> 0";
         rows::list(db, sql, [kind], |row| Ok((row.get(0)?, row.get(1)?)))
     };
@@ -161,7 +163,7 @@ pub(super) fn letters(db: &Db) -> Result<LetterCounts, StoreError> {
 }
 
 /// Numbers of e-mail tasks by tunnel.
-pub(super) fn email_tasks(db: &Db) -> Result<BTreeMap<TunnelId, EmailTaskCounts>, StoreError> {
+pub(super) fn email_tasks(db: &Db) -> StoreResult<BTreeMap<TunnelId, EmailTaskCounts>> {
     let sql = "SELECT state, entries FROM counts WHERE kind = ?1 AND entries <> 0";
     let counted: Vec<(String, i64)> =
         rows::list(db, sql, [EMAIL_TASKS], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -187,7 +189,7 @@ pub(super) fn email_tasks(db: &Db) -> Result<BTreeMap<TunnelId, EmailTaskCounts>
 
 #[async_trait]
 impl StatusStore for SqliteStore {
-    async fn counts(&self) -> Result<StoreCounts, StoreError> {
+    async fn counts(&self) -> StoreResult<StoreCounts> {
         self.read(|db| {
             Ok(StoreCounts {
                 oldest_waiting: deliveries::oldest_waiting(db)?,
@@ -205,7 +207,7 @@ impl StatusStore for SqliteStore {
         self.channels.checked_health()
     }
 
-    async fn missing_blobs(&self, limit: usize) -> Result<(usize, Vec<String>), StoreError> {
+    async fn missing_blobs(&self, limit: usize) -> StoreResult<(usize, Vec<String>)> {
         let blobs = Arc::clone(&self.blobs);
         self.read(move |db| {
             let (mut missing, mut names) = (0, Vec::new());

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
-use crate::StoreError;
+use crate::{StoreError, StoreResult};
 
 /// Damaged rows that are listed; further ones are logged only.
 const MAX_LISTED: usize = 100;
@@ -37,8 +37,8 @@ impl Db {
         &self,
         what: &str,
         key: impl ToString,
-        result: Result<T, StoreError>,
-    ) -> Result<Option<T>, StoreError> {
+        result: StoreResult<T>,
+    ) -> StoreResult<Option<T>> {
         match result {
             Ok(row) => Ok(Some(row)),
             // A damaged page affects more than one row.

@@ -285,9 +285,10 @@ pub(super) fn end_leases(
         }
         let capabilities = capabilities(tx.db, &delivery)?;
         let status = delivery.sending.clone();
+        let attempt = status.attempts;
         let next = status.expire(now, &retry.retry, capabilities, retry.jitter)?;
         let delivery = update(tx, delivery, next, now)?;
-        append_outcome(tx, &delivery, object, now)?;
+        append_outcome(tx, &delivery, object, attempt, now)?;
         ended += 1;
     }
     Ok(ended)
@@ -328,9 +329,12 @@ fn mark(
     let delivery = update(tx, delivery, next, now)?;
     append_event(tx, EventKind::Marked, &delivery, object, detail, now)?;
     if let SendStateData::Wait { due } = delivery.sending.state {
-        let tunnel = contacts::party_id(tx, &delivery.plan.tunnel_did)?;
-        let target = QueueTarget::new(tunnel, &delivery.plan);
-        target_queue::join(tx, target, delivery.seq, due)?;
+        // A delivery that is retried is the first one, and stays it.
+        if from != SendState::Failed {
+            let tunnel = contacts::party_id(tx, &delivery.plan.tunnel_did)?;
+            let target = QueueTarget::new(tunnel, &delivery.plan);
+            target_queue::join(tx, target, delivery.seq, due)?;
+        }
         hint(tx, &delivery.plan.tunnel_did);
     }
     Ok(delivery)
@@ -367,10 +371,10 @@ fn update(
         _ => (None, None, None, None),
     };
     let from = delivery.sending.state.name();
-    // A caller that sets WAIT gives the delivery a new place.
+    // A caller that sets WAIT gives the delivery a new place, unless it has one.
     let keeps_place = match next.state.name() {
         SendState::Sending | SendState::Failed => true,
-        SendState::Wait => from == SendState::Sending,
+        SendState::Wait => matches!(from, SendState::Sending | SendState::Failed),
         _ => false,
     };
     let row = params![
@@ -404,11 +408,13 @@ fn update(
     Ok(Delivery { sending: next, revision: delivery.revision + 1, updated_at: now, ..delivery })
 }
 
-/// Appends the event of a finished attempt.
+/// Appends the event of a finished attempt. `attempt`: its number, which the delivery no longer has
+/// when a rate limit has ended it.
 fn append_outcome(
     tx: &mut Tx<'_>,
     delivery: &Delivery,
     object: i64,
+    attempt: u32,
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let (kind, mut detail) = match &delivery.sending.state {
@@ -422,7 +428,7 @@ fn append_outcome(
         SendStateData::Dead { why } => (EventKind::Dead, json!({"why": why})),
         _ => (EventKind::Marked, json!({})),
     };
-    detail["attempt"] = json!(delivery.sending.attempts);
+    detail["attempt"] = json!(attempt);
     append_event(tx, kind, delivery, object, detail, now)
 }
 
@@ -570,9 +576,10 @@ impl DeliveryStore for SqliteStore {
                 if next == delivery.sending {
                     return Ok(delivery);
                 }
+                let attempt = delivery.sending.attempts;
                 let mut delivery = update(tx, delivery, next, now)?;
                 parts::insert_last(tx, &mut delivery)?;
-                append_outcome(tx, &delivery, object, now)?;
+                append_outcome(tx, &delivery, object, attempt, now)?;
                 Ok(delivery)
             })
             .await

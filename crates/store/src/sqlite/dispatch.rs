@@ -11,7 +11,7 @@ use super::events::{self, EventSubject};
 use super::records::NewRecord;
 use super::writer::Tx;
 use super::{address_book, contacts, external_ids, objects, records};
-use crate::{CreatedRecord, DispatchOutcome, DispatchRequest, DispatchResult, StoreError};
+use crate::{CreatedRecord, DispatchOutcome, DispatchRequest, DispatchResult, StoreResult};
 
 /// Result of checking a message before it is dispatched.
 pub(super) enum DispatchCheck {
@@ -33,7 +33,7 @@ pub(super) fn dispatch(
     tx: &mut Tx<'_>,
     request: &DispatchRequest,
     now: Timestamp,
-) -> Result<DispatchResult, StoreError> {
+) -> StoreResult<DispatchResult> {
     dispatch_mail(tx, request, false, now)
 }
 
@@ -43,7 +43,7 @@ pub(super) fn dispatch_mail(
     request: &DispatchRequest,
     unverified: bool,
     now: Timestamp,
-) -> Result<DispatchResult, StoreError> {
+) -> StoreResult<DispatchResult> {
     match check_author(tx, request, unverified, now)? {
         DispatchCheck::Answered(result) => Ok(result),
         DispatchCheck::New(resolved) => insert_records(tx, request, resolved, now),
@@ -55,7 +55,7 @@ pub(super) fn check(
     tx: &mut Tx<'_>,
     request: &DispatchRequest,
     now: Timestamp,
-) -> Result<DispatchCheck, StoreError> {
+) -> StoreResult<DispatchCheck> {
     check_author(tx, request, false, now)
 }
 
@@ -64,7 +64,7 @@ fn check_author(
     request: &DispatchRequest,
     unverified: bool,
     now: Timestamp,
-) -> Result<DispatchCheck, StoreError> {
+) -> StoreResult<DispatchCheck> {
     let DispatchRequest { msg, tunnel, .. } = request;
     // The external id is checked before the content, because a repeated message can have
     // been edited meanwhile.
@@ -106,7 +106,7 @@ fn check_author(
 pub(super) fn find_external_id(
     tx: &mut Tx<'_>,
     request: &DispatchRequest,
-) -> Result<Option<(i64, i64)>, StoreError> {
+) -> StoreResult<Option<(i64, i64)>> {
     let DispatchRequest { tunnel: Some(tunnel), external_id: Some(external_id), .. } = request
     else {
         return Ok(None);
@@ -120,7 +120,7 @@ fn insert_records(
     request: &DispatchRequest,
     resolved: ResolvedDispatch,
     now: Timestamp,
-) -> Result<DispatchResult, StoreError> {
+) -> StoreResult<DispatchResult> {
     let DispatchRequest { msg, tunnel, external_id } = request;
     let object = objects::insert_message(tx, resolved.known, msg)?;
     let (tunnel_id, _) = insert_external_id(tx, request, object, now)?;
@@ -152,7 +152,7 @@ pub(super) fn insert_external_id(
     request: &DispatchRequest,
     object: i64,
     now: Timestamp,
-) -> Result<(Option<i64>, Option<i64>), StoreError> {
+) -> StoreResult<(Option<i64>, Option<i64>)> {
     let Some(tunnel) = &request.tunnel else { return Ok((None, None)) };
     contacts::insert_unknown_tunnel(tx, tunnel, now)?;
     let tunnel = contacts::party_id(tx, &tunnel.did())?;
@@ -169,7 +169,7 @@ fn duplicate(
     msg_id: ObjId,
     records: Vec<CreatedRecord>,
     now: Timestamp,
-) -> Result<DispatchResult, StoreError> {
+) -> StoreResult<DispatchResult> {
     let subject = EventSubject { object: Some(object), ..EventSubject::default() };
     events::append(tx, EventKind::Duplicate, subject, &json!({"of": "dispatch"}), now)?;
     let outcome = DispatchOutcome::Delivered { duplicate: true, records };
@@ -182,7 +182,7 @@ pub(super) fn append_rejection(
     kind: EventKind,
     msg: &MsgObject,
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> StoreResult<()> {
     let author = contacts::party_id(tx, msg.author())?;
     let subject = EventSubject { owner: Some(author), ..EventSubject::default() };
     events::append(tx, kind, subject, &json!({"msg_id": msg.id(), "to": msg.to}), now)

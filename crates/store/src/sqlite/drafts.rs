@@ -11,7 +11,7 @@ use super::send::{self, SendProgress};
 use super::{SqliteStore, deliveries, letters, objects, rows};
 use crate::{
     AcceptResult, DraftResult, DraftSendRequest, DraftStore, LetterSource, PipelineRouting,
-    SendResult, StoreError,
+    SendResult, StoreError, StoreResult,
 };
 
 const OPEN: &str = "
@@ -40,7 +40,7 @@ struct DraftEnd {
 }
 
 /// Returns the end of the draft with this object, or `None` while it is pending.
-fn end(db: &Db, object: i64) -> Result<Option<DraftEnd>, StoreError> {
+fn end(db: &Db, object: i64) -> StoreResult<Option<DraftEnd>> {
     let object = match send::follow(db, object)? {
         SendProgress::InChain => return Ok(None),
         SendProgress::Trashed { why, .. } | SendProgress::Dead { why, .. } => {
@@ -53,12 +53,7 @@ fn end(db: &Db, object: i64) -> Result<Option<DraftEnd>, StoreError> {
 }
 
 /// Returns the result of a draft, or `None` while it is pending.
-fn result(
-    db: &Db,
-    uid: &str,
-    provider: &str,
-    object: i64,
-) -> Result<Option<DraftResult>, StoreError> {
+fn result(db: &Db, uid: &str, provider: &str, object: i64) -> StoreResult<Option<DraftResult>> {
     let Some(DraftEnd { object, why: ended }) = end(db, object)? else { return Ok(None) };
     let (uid, provider) = (uid.to_owned(), provider.to_owned());
     let msg_id = objects::id_of(db, object)?;
@@ -67,7 +62,7 @@ fn result(
 }
 
 /// Returns the object of a draft, or `None` when there is no draft with this name.
-fn object_of(db: &Db, uid: &str) -> Result<Option<i64>, StoreError> {
+fn object_of(db: &Db, uid: &str) -> StoreResult<Option<i64>> {
     rows::optional(db, "SELECT object FROM drafts WHERE uid = ?1", [uid], |row| row.get(0))
 }
 
@@ -78,7 +73,7 @@ impl DraftStore for SqliteStore {
         draft: DraftSendRequest,
         routing: &PipelineRouting,
         now: Timestamp,
-    ) -> Result<SendResult, StoreError> {
+    ) -> StoreResult<SendResult> {
         let DraftSendRequest { uid, provider, post } = draft;
         let (msg_id, routing) = (post.msg.id(), routing.clone());
         let _lock = self.erasing.read().await;
@@ -111,7 +106,7 @@ impl DraftStore for SqliteStore {
             .await
     }
 
-    async fn finished_drafts(&self, limit: usize) -> Result<Vec<DraftResult>, StoreError> {
+    async fn finished_drafts(&self, limit: usize) -> StoreResult<Vec<DraftResult>> {
         self.read(move |db| {
             let mut statement = db.prepare_cached(OPEN).map_err(db_error)?;
             let mut rows = statement.query([]).map_err(db_error)?;
@@ -130,12 +125,12 @@ impl DraftStore for SqliteStore {
         .await
     }
 
-    async fn draft_exists(&self, uid: &str) -> Result<bool, StoreError> {
+    async fn draft_exists(&self, uid: &str) -> StoreResult<bool> {
         let uid = uid.to_owned();
         self.read(move |db| Ok(object_of(db, &uid)?.is_some())).await
     }
 
-    async fn close_draft(&self, uid: &str) -> Result<(), StoreError> {
+    async fn close_draft(&self, uid: &str) -> StoreResult<()> {
         let uid = uid.to_owned();
         self.writer
             .run(move |tx| {

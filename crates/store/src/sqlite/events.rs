@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::writer::Tx;
 use super::{SqliteStore, claims, deliveries, mails, objects, records, retention, rows};
-use crate::{EventStore, LetterStore, MessageTrace, StoreError};
+use crate::{EventStore, LetterStore, MessageTrace, StoreError, StoreResult};
 
 const APPEND: &str = "
     INSERT INTO events (at, kind, object, record, owner, detail)
@@ -53,7 +53,7 @@ pub(super) fn append(
     subject: EventSubject,
     detail: &impl Serialize,
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> StoreResult<()> {
     let (record, detail) = (subject.record.map(|id| id.to_string()), rows::as_json(detail)?);
     let row = params![now.ms(), kind.as_str(), subject.object, record, subject.owner, detail];
     tx.effects.event = Some(rows::insert(tx.db, APPEND, row)?);
@@ -76,13 +76,13 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Event> {
 }
 
 /// The number of the newest event, 0 when there is none.
-pub(super) fn newest(db: &Connection) -> Result<i64, StoreError> {
+pub(super) fn newest(db: &Connection) -> StoreResult<i64> {
     rows::one(db, "SELECT coalesce(max(seq), 0) FROM events", [], |row| row.get(0))
 }
 
 #[async_trait]
 impl EventStore for SqliteStore {
-    async fn events(&self, after: i64, limit: usize) -> Result<Vec<Event>, StoreError> {
+    async fn events(&self, after: i64, limit: usize) -> StoreResult<Vec<Event>> {
         self.read(move |db| {
             let sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE e.seq > ?1 ORDER BY e.seq");
             rows::list_undamaged(db, "event", limit, &sql, [after], read)
@@ -90,7 +90,7 @@ impl EventStore for SqliteStore {
         .await
     }
 
-    async fn trace(&self, msg_id: ObjId) -> Result<MessageTrace, StoreError> {
+    async fn trace(&self, msg_id: ObjId) -> StoreResult<MessageTrace> {
         let rows_of_message = self.read_by_hash(move |db, recent| {
             // The trace of a superseded Mail is that of the Mail that supersedes it.
             let object = objects::seq_of(db, recent, &msg_id)?;
@@ -135,12 +135,12 @@ impl EventStore for SqliteStore {
         Ok(MessageTrace { body: self.text_unless_damaged(object).await?, letters, ..trace })
     }
 
-    async fn event_cursor(&self, reader: &str) -> Result<Option<i64>, StoreError> {
+    async fn event_cursor(&self, reader: &str) -> StoreResult<Option<i64>> {
         let name = cursor_name(reader);
         self.read(move |db| retention::progress(db, &name)).await
     }
 
-    async fn set_event_cursor(&self, reader: &str, seq: i64) -> Result<(), StoreError> {
+    async fn set_event_cursor(&self, reader: &str, seq: i64) -> StoreResult<()> {
         let name = cursor_name(reader);
         self.writer.run(move |tx| retention::set_progress(tx.db, &name, seq)).await
     }

@@ -10,7 +10,7 @@ use super::bulk_index::{BulkTable, RecentEntries};
 use super::damage::Db;
 use super::writer::Tx;
 use super::{objects, rows};
-use crate::StoreError;
+use crate::StoreResult;
 
 /// External ids by the first eight bytes of their hash. Lookups compare the id.
 pub(super) const EXTERNAL_IDS: BulkTable = BulkTable {
@@ -65,7 +65,7 @@ pub(super) fn insert(
     tunnel: i64,
     external_id: &str,
     object: i64,
-) -> Result<i64, StoreError> {
+) -> StoreResult<i64> {
     let sql = "INSERT INTO external_ids (tunnel, external_id, object) VALUES (?1, ?2, ?3)";
     let seq = rows::insert(tx.db, sql, params![tunnel, external_id, object])?;
     tx.indexes.external_ids.add(tx.db, hash_prefix(external_id), seq)?;
@@ -73,7 +73,7 @@ pub(super) fn insert(
 }
 
 /// Stores which message an external id became.
-pub(super) fn set_object(tx: &Tx<'_>, seq: i64, object: i64) -> Result<(), StoreError> {
+pub(super) fn set_object(tx: &Tx<'_>, seq: i64, object: i64) -> StoreResult<()> {
     rows::execute(tx.db, "UPDATE external_ids SET object = ?2 WHERE seq = ?1", [seq, object])?;
     Ok(())
 }
@@ -84,7 +84,7 @@ pub(super) fn find(
     recent: &RecentEntries,
     external_id: &str,
     tunnel: Option<i64>,
-) -> Result<Option<(i64, i64)>, StoreError> {
+) -> StoreResult<Option<(i64, i64)>> {
     let query = |sql: &str, key: i64| {
         let row = params![key, external_id, tunnel];
         rows::optional(db, sql, row, |row| Ok((row.get(0)?, row.get(1)?)))
@@ -104,7 +104,7 @@ pub(super) fn find_body(
     tunnel: i64,
     body: &BodyHash,
     now: Timestamp,
-) -> Result<Option<i64>, StoreError> {
+) -> StoreResult<Option<i64>> {
     rows::optional(db, FIND_BODY, params![tunnel, body.hash, now.ms()], |row| row.get(0))
 }
 
@@ -116,7 +116,7 @@ pub(super) fn insert_body(
     body: &BodyHash,
     external_id: i64,
     received_at: Timestamp,
-) -> Result<(), StoreError> {
+) -> StoreResult<()> {
     let expires_at = body.window.map(|window| (received_at + window).ms());
     rows::execute(tx.db, DELETE_EXPIRED_BODIES, [received_at.ms()])?;
     rows::execute(tx.db, INSERT_BODY, params![tunnel, body.hash, external_id, expires_at])?;

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use super::damage::Db;
 use super::retention::{progress, set_progress};
 use super::{SqliteStore, claims, mails, rows};
-use crate::{FileChange, FileProgress, MailFileStore, StoreError};
+use crate::{FileChange, FileProgress, MailFileStore, StoreError, StoreResult};
 
 // Names of rows in the table `progress`.
 const CHANGE: &str = "files_change";
@@ -17,17 +17,17 @@ const INDEX_SEQ: &str = "files_index_seq";
 const INDEX_GENERATION: &str = "files_index_generation";
 
 /// The number of the newest file change, 0 when there is none.
-pub(super) fn newest_change(db: &Connection) -> Result<i64, StoreError> {
+pub(super) fn newest_change(db: &Connection) -> StoreResult<i64> {
     rows::one(db, "SELECT coalesce(max(change), 0) FROM mails", [], |row| row.get(0))
 }
 
 /// Makes the index outdated: its lines have erased text, and the file projector rewrites it.
-pub(super) fn invalidate_index(db: &Db) -> Result<(), StoreError> {
+pub(super) fn invalidate_index(db: &Db) -> StoreResult<()> {
     set_progress(db, INDEX_BYTES, 0)
 }
 
 /// Lists the locations of Mails that match a condition on `?1`, with an order.
-fn list(db: &Db, condition: &str, after: i64, limit: usize) -> Result<Vec<FileChange>, StoreError> {
+fn list(db: &Db, condition: &str, after: i64, limit: usize) -> StoreResult<Vec<FileChange>> {
     let sql = format!("SELECT {} FROM mails m WHERE {condition}", mails::COLUMNS);
     let found = rows::list_undamaged(db, "Mail", limit, &sql, [after], mails::read)?;
     let with_reasons = |mail: mails::StoredMail| {
@@ -43,24 +43,16 @@ fn list(db: &Db, condition: &str, after: i64, limit: usize) -> Result<Vec<FileCh
 
 #[async_trait]
 impl MailFileStore for SqliteStore {
-    async fn list_index_entries(
-        &self,
-        after: i64,
-        limit: usize,
-    ) -> Result<Vec<FileChange>, StoreError> {
+    async fn list_index_entries(&self, after: i64, limit: usize) -> StoreResult<Vec<FileChange>> {
         let condition = "m.seq > ?1 AND m.location <> 'held' ORDER BY m.seq";
         self.read(move |db| list(db, condition, after, limit)).await
     }
 
-    async fn list_file_changes(
-        &self,
-        after: i64,
-        limit: usize,
-    ) -> Result<Vec<FileChange>, StoreError> {
+    async fn list_file_changes(&self, after: i64, limit: usize) -> StoreResult<Vec<FileChange>> {
         self.read(move |db| list(db, "m.change > ?1 ORDER BY m.change", after, limit)).await
     }
 
-    async fn file_progress(&self) -> Result<FileProgress, StoreError> {
+    async fn file_progress(&self) -> StoreResult<FileProgress> {
         self.read(|db| {
             let number = |name| Ok::<_, StoreError>(progress(db, name)?.unwrap_or(0));
             Ok(FileProgress {
@@ -73,7 +65,7 @@ impl MailFileStore for SqliteStore {
         .await
     }
 
-    async fn set_file_progress(&self, files: FileProgress) -> Result<(), StoreError> {
+    async fn set_file_progress(&self, files: FileProgress) -> StoreResult<()> {
         self.writer
             .run(move |tx| {
                 set_progress(tx.db, CHANGE, files.change)?;

@@ -28,7 +28,7 @@ use super::writer::Tx;
 use super::{SqliteStore, address_book, contacts, dispatch, external_ids, objects};
 use crate::{
     DispatchOutcome, DispatchRequest, InboundStore, MergeContext, PipelineRouting, StoreError,
-    StoreEventResult, StoreInboundEvent, StoreInboundRequest, StoreInboundResult,
+    StoreEventResult, StoreInboundEvent, StoreInboundRequest, StoreInboundResult, StoreResult,
 };
 use files::FileCounts;
 
@@ -130,7 +130,7 @@ pub(super) fn check(
     tx: &mut Tx<'_>,
     request: &StoreInboundRequest,
     now: Timestamp,
-) -> Result<InboundCheck, StoreError> {
+) -> StoreResult<InboundCheck> {
     let StoreInboundRequest { tunnel, message, .. } = request;
     if let Some(tunnel_id) = contacts::find_party_id(tx, &tunnel.did())?
         && let recent = tx.indexes.external_ids.recent()
@@ -164,7 +164,7 @@ fn find_repeated(
     tunnel: i64,
     message: &InboundMessage,
     now: Timestamp,
-) -> Result<Option<i64>, StoreError> {
+) -> StoreResult<Option<i64>> {
     if let Some((_, object)) = external_ids::find(db, recent, &message.id, Some(tunnel))? {
         return Ok(Some(object));
     }
@@ -181,7 +181,7 @@ fn is_new(
     tunnel: &TunnelId,
     message: &InboundMessage,
     now: Timestamp,
-) -> Result<bool, StoreError> {
+) -> StoreResult<bool> {
     if let Some(tunnel_id) = contacts::find(db, &tunnel.did())?
         && find_repeated(db, recent, tunnel_id, message, now)?.is_some()
     {
@@ -200,7 +200,7 @@ pub(super) fn store_checked(
     request: &StoreInboundRequest,
     external_id: i64,
     now: Timestamp,
-) -> Result<StoreInboundResult, StoreError> {
+) -> StoreResult<StoreInboundResult> {
     let (author, policy) = sender_policy(tx, &request.message, &request.tunnel)?;
     if let SenderPolicy::Reject(kind, result) = policy {
         append_event(tx, kind, &author, &event_detail(request), now)?;
@@ -217,7 +217,7 @@ fn insert_message(
     external_id: i64,
     policy: SenderPolicy,
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> StoreResult<()> {
     let StoreInboundRequest { tunnel, provider, message, debounce, .. } = request;
     let held = policy == SenderPolicy::Hold;
     let tunnel_id = contacts::party_id(tx, &tunnel.did())?;
@@ -273,7 +273,7 @@ fn sender_policy(
     tx: &mut Tx<'_>,
     message: &InboundMessage,
     tunnel: &TunnelId,
-) -> Result<(Did, SenderPolicy), StoreError> {
+) -> StoreResult<(Did, SenderPolicy)> {
     let author = message.from.did(tunnel).map_err(|error| damaged_message(&error))?;
     let book = address_book::of_parties(tx, &author, &[], Some(tunnel))?;
     let policy = SenderPolicy::of(&author, message.is_unverified(), tunnel, book);
@@ -292,7 +292,7 @@ pub(super) fn append_event(
     author: &Did,
     detail: &Value,
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> StoreResult<()> {
     let owner = contacts::party_id(tx, author)?;
     let subject = EventSubject { owner: Some(owner), ..EventSubject::default() };
     events::append(tx, kind, subject, detail, now)
@@ -316,7 +316,7 @@ fn join_window(
     files: FileCounts,
     debounce: &Debounce,
     now: Timestamp,
-) -> Result<i64, StoreError> {
+) -> StoreResult<i64> {
     let row = params![key.tunnel_id, key.session, key.held, now.ms()];
     let open: Option<(i64, MergeWindow)> = rows::optional(tx.db, FIND_WINDOW, row, |row| {
         let window = MergeWindow {
@@ -364,7 +364,7 @@ fn join_window(
 }
 
 /// Number of messages that are not merged yet.
-pub(super) fn count_waiting(db: &Db) -> Result<i64, StoreError> {
+pub(super) fn count_waiting(db: &Db) -> StoreResult<i64> {
     let sql = "SELECT coalesce(sum(messages), 0) FROM merge_windows";
     rows::one(db, sql, [], |row| row.get(0))
 }
@@ -415,7 +415,7 @@ fn prepare_merge(
     window: i64,
     context: &MergeContext,
     now: Timestamp,
-) -> Result<Option<PreparedMerge>, StoreError> {
+) -> StoreResult<Option<PreparedMerge>> {
     let sql = "
         SELECT tunnel_name, provider, held, files > 0, revision FROM merge_windows WHERE id = ?1
     ";
@@ -490,11 +490,7 @@ fn prepare_merge(
 
 /// Inserts the Mail of a window and deletes its messages. Returns `false` when the window or
 /// the policy for an author has changed since the merge was prepared.
-fn merge_window(
-    tx: &mut Tx<'_>,
-    merge: &PreparedMerge,
-    now: Timestamp,
-) -> Result<bool, StoreError> {
+fn merge_window(tx: &mut Tx<'_>, merge: &PreparedMerge, now: Timestamp) -> StoreResult<bool> {
     let PreparedMerge { window, tunnel, held, .. } = merge;
     if rows::numbers(tx.db, MESSAGE_IDS, [window])? != merge.external_ids {
         return Ok(false);
@@ -544,7 +540,7 @@ fn insert_mail(
     tunnel: &TunnelId,
     held: bool,
     now: Timestamp,
-) -> Result<Option<i64>, StoreError> {
+) -> StoreResult<Option<i64>> {
     let msg = mail.object.clone();
     let request = DispatchRequest { msg, tunnel: Some(tunnel.clone()), external_id: None };
     match dispatch::dispatch_mail(tx, &request, mail.unverified, now)?.outcome {
@@ -561,7 +557,7 @@ fn insert_mail(
 }
 
 /// Lists the messages of a window with their rows.
-fn read_messages(db: &Db, window: i64) -> Result<Vec<(i64, InboundMessage)>, StoreError> {
+fn read_messages(db: &Db, window: i64) -> StoreResult<Vec<(i64, InboundMessage)>> {
     rows::list(db, MESSAGES, [window], |row| {
         let message = row.get_ref(1)?.as_str()?;
         let message =
@@ -598,7 +594,7 @@ impl SqliteStore {
         &self,
         request: &StoreInboundRequest,
         now: Timestamp,
-    ) -> Result<(), StoreError> {
+    ) -> StoreResult<()> {
         let StoreInboundRequest { message, attachments, .. } = request;
         if attachments.is_empty() {
             return Ok(());
@@ -628,7 +624,7 @@ impl SqliteStore {
         windows: Vec<i64>,
         context: &Arc<MergeContext>,
         now: Timestamp,
-    ) -> Result<usize, StoreError> {
+    ) -> StoreResult<usize> {
         let _lock = self.erasing.read().await;
         let context = Arc::clone(context);
         let prepare = self.read(move |db| {
@@ -677,7 +673,7 @@ impl InboundStore for SqliteStore {
         &self,
         batch: Vec<StoreInboundRequest>,
         now: Timestamp,
-    ) -> Vec<Result<StoreInboundResult, StoreError>> {
+    ) -> Vec<StoreResult<StoreInboundResult>> {
         let _lock = self.erasing.read().await;
         for request in &batch {
             if let Err(error) = self.put_attachments(request, now).await {
@@ -698,11 +694,11 @@ impl InboundStore for SqliteStore {
         batch: Vec<StoreInboundEvent>,
         inbound: Arc<PipelineRouting>,
         now: Timestamp,
-    ) -> Vec<Result<StoreEventResult, StoreError>> {
+    ) -> Vec<StoreResult<StoreEventResult>> {
         self.store_batch(batch, &inbound, now).await
     }
 
-    async fn chat_positions(&self, tunnel: &TunnelId) -> Result<Vec<ChatPosition>, StoreError> {
+    async fn chat_positions(&self, tunnel: &TunnelId) -> StoreResult<Vec<ChatPosition>> {
         let tunnel = tunnel.clone();
         self.read(move |db| positions::list(db, &tunnel)).await
     }
@@ -712,7 +708,7 @@ impl InboundStore for SqliteStore {
         context: Arc<MergeContext>,
         limit: usize,
         now: Timestamp,
-    ) -> Result<usize, StoreError> {
+    ) -> StoreResult<usize> {
         let sql = if context.all { ALL_WINDOWS } else { CLOSED_WINDOWS };
         let windows: Vec<(i64, i64)> = self
             .read(move |db| {
@@ -727,7 +723,7 @@ impl InboundStore for SqliteStore {
         Ok(merged)
     }
 
-    async fn next_merge(&self) -> Result<Option<Timestamp>, StoreError> {
+    async fn next_merge(&self) -> StoreResult<Option<Timestamp>> {
         self.read(|db| {
             let sql = "SELECT closes_at FROM merge_windows ORDER BY closes_at LIMIT 1";
             let at = rows::optional(db, sql, [], |row| row.get(0))?;

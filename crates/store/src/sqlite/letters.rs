@@ -23,7 +23,7 @@ use super::rows as sql;
 use super::{DAMAGED_ROW_DELAY, MAX_RELEASED_PER_COMMIT, SqliteStore, counts, objects};
 use crate::{
     AcceptResult, LetterCounts, LetterQuery, LetterRow, LetterSource, LetterStep, LetterStepResult,
-    LetterStore, OperatorAction, Page, PageRequest, PipelineRouting, StoreError,
+    LetterStore, OperatorAction, Page, PageRequest, PipelineRouting, StoreError, StoreResult,
 };
 use rows::LetterWithTexts;
 
@@ -48,7 +48,7 @@ impl SqliteStore {
         &self,
         found: Vec<LetterWithTexts>,
         now: Option<Timestamp>,
-    ) -> Result<Vec<LetterRow>, StoreError> {
+    ) -> StoreResult<Vec<LetterRow>> {
         let (mut letters, mut bytes) = (Vec::with_capacity(found.len()), 0);
         for letter in found {
             let (id, revision) = (letter.head.id, letter.head.revision);
@@ -76,10 +76,7 @@ impl SqliteStore {
 
     /// Reads the texts of letters for display, up to [`MAX_BYTES_RETURNED`]. Damaged letters
     /// are shown without text.
-    async fn show_letters(
-        &self,
-        found: Vec<LetterWithTexts>,
-    ) -> Result<Vec<LetterRow>, StoreError> {
+    async fn show_letters(&self, found: Vec<LetterWithTexts>) -> StoreResult<Vec<LetterRow>> {
         let (mut letters, mut bytes) = (Vec::with_capacity(found.len()), 0);
         for letter in found {
             let row = self.show_letter(letter).await?;
@@ -94,11 +91,7 @@ impl SqliteStore {
 
     /// Postpones the due letters of a worker when all of them are damaged, so that the
     /// dispatcher does not wake for them.
-    async fn postpone_damaged_letters(
-        &self,
-        worker: String,
-        now: Timestamp,
-    ) -> Result<(), StoreError> {
+    async fn postpone_damaged_letters(&self, worker: String, now: Timestamp) -> StoreResult<()> {
         let name = worker.clone();
         let due = self.read(move |db| lists::next_due(db, &name)).await?;
         if due.is_none_or(|due| due > now) {
@@ -129,7 +122,7 @@ impl LetterStore for SqliteStore {
         batch: Vec<LetterSource>,
         outbound: Arc<PipelineRouting>,
         now: Timestamp,
-    ) -> Vec<Result<AcceptResult, StoreError>> {
+    ) -> Vec<StoreResult<AcceptResult>> {
         let count = batch.len();
         let _lock = self.erasing.read().await;
         let mut prepared = Vec::with_capacity(count);
@@ -151,7 +144,7 @@ impl LetterStore for SqliteStore {
         worker: Option<&WorkerName>,
         limit: usize,
         now: Timestamp,
-    ) -> Result<Vec<LetterRow>, StoreError> {
+    ) -> StoreResult<Vec<LetterRow>> {
         // Ends when a letter is undamaged or none is due.
         loop {
             let name = worker_column(worker);
@@ -169,10 +162,7 @@ impl LetterStore for SqliteStore {
         }
     }
 
-    async fn next_letter(
-        &self,
-        worker: Option<&WorkerName>,
-    ) -> Result<Option<Timestamp>, StoreError> {
+    async fn next_letter(&self, worker: Option<&WorkerName>) -> StoreResult<Option<Timestamp>> {
         let worker = worker_column(worker);
         self.read(move |db| lists::next_due(db, &worker)).await
     }
@@ -182,18 +172,14 @@ impl LetterStore for SqliteStore {
         by: &WorkerName,
         key: &str,
         limit: usize,
-    ) -> Result<Vec<LetterRow>, StoreError> {
+    ) -> StoreResult<Vec<LetterRow>> {
         let (by, key) = (by.clone(), key.to_owned());
         let find =
             self.read(move |db| rows::list(db, lists::HELD, params![by.as_str(), key], limit));
         self.read_letters(find.await?, None).await
     }
 
-    async fn away_letters(
-        &self,
-        worker: &WorkerName,
-        limit: usize,
-    ) -> Result<Vec<LetterRow>, StoreError> {
+    async fn away_letters(&self, worker: &WorkerName, limit: usize) -> StoreResult<Vec<LetterRow>> {
         let worker = worker.clone();
         let find =
             self.read(move |db| rows::list(db, lists::AWAY, params![worker.as_str()], limit));
@@ -203,7 +189,7 @@ impl LetterStore for SqliteStore {
     async fn reservations(
         &self,
         keys: Vec<String>,
-    ) -> Result<BTreeMap<String, ReservedUntil>, StoreError> {
+    ) -> StoreResult<BTreeMap<String, ReservedUntil>> {
         self.read(move |db| {
             let select = "SELECT reserved_until FROM reservations WHERE key = ?1";
             let mut found = BTreeMap::new();
@@ -220,7 +206,7 @@ impl LetterStore for SqliteStore {
         &self,
         batch: Vec<LetterStep>,
         now: Timestamp,
-    ) -> Vec<Result<LetterStepResult, StoreError>> {
+    ) -> Vec<StoreResult<LetterStepResult>> {
         let count = batch.len();
         let _lock = self.erasing.read().await;
         let mut steps = Vec::with_capacity(count);
@@ -239,16 +225,12 @@ impl LetterStore for SqliteStore {
             .await
     }
 
-    async fn letter(&self, id: LetterId) -> Result<LetterRow, StoreError> {
+    async fn letter(&self, id: LetterId) -> StoreResult<LetterRow> {
         let found = self.read(move |db| lists::by_id(db, id)).await?;
         self.read_letter(found).await
     }
 
-    async fn letters(
-        &self,
-        query: LetterQuery,
-        page: PageRequest,
-    ) -> Result<Page<LetterRow>, StoreError> {
+    async fn letters(&self, query: LetterQuery, page: PageRequest) -> StoreResult<Page<LetterRow>> {
         let Page { entries, mut next } =
             self.read(move |db| lists::page(db, &query, &page)).await?;
         let count = entries.len();
@@ -259,14 +241,14 @@ impl LetterStore for SqliteStore {
         Ok(Page { entries, next })
     }
 
-    async fn letters_of(&self, msg_id: ObjId) -> Result<Vec<LetterRow>, StoreError> {
+    async fn letters_of(&self, msg_id: ObjId) -> StoreResult<Vec<LetterRow>> {
         let find = self.read_by_hash(move |db, recent| {
             lists::of_object(db, objects::seq_of(db, recent, &msg_id)?)
         });
         self.show_letters(find.await?).await
     }
 
-    async fn dead_letters(&self, limit: usize) -> Result<Vec<LetterRow>, StoreError> {
+    async fn dead_letters(&self, limit: usize) -> StoreResult<Vec<LetterRow>> {
         let find = self.read(move |db| rows::list(db, lists::DEAD, params![], limit));
         self.show_letters(find.await?).await
     }
@@ -276,7 +258,7 @@ impl LetterStore for SqliteStore {
         id: LetterId,
         action: OperatorAction,
         now: Timestamp,
-    ) -> Result<LetterRow, StoreError> {
+    ) -> StoreResult<LetterRow> {
         let moved = self.writer.run(move |tx| {
             operator::apply(tx, id, &action, now)?;
             lists::by_id(tx.db, id)
@@ -289,7 +271,7 @@ impl LetterStore for SqliteStore {
         workers: &[WorkerName],
         limit: usize,
         now: Timestamp,
-    ) -> Result<usize, StoreError> {
+    ) -> StoreResult<usize> {
         let workers = workers.to_vec();
         self.writer.run(move |tx| operator::recall(tx, &workers, limit, now)).await
     }
@@ -299,16 +281,12 @@ impl LetterStore for SqliteStore {
         by: &WorkerName,
         limit: usize,
         now: Timestamp,
-    ) -> Result<usize, StoreError> {
+    ) -> StoreResult<usize> {
         let by = by.clone();
         self.writer.run(move |tx| operator::recall_held(tx, &by, limit, now)).await
     }
 
-    async fn release_letters(
-        &self,
-        workers: &[WorkerName],
-        now: Timestamp,
-    ) -> Result<usize, StoreError> {
+    async fn release_letters(&self, workers: &[WorkerName], now: Timestamp) -> StoreResult<usize> {
         let mut total = 0;
         for worker in workers {
             // Ends when a commit releases less than its maximum.
@@ -325,12 +303,7 @@ impl LetterStore for SqliteStore {
         Ok(total)
     }
 
-    async fn purge_letters(
-        &self,
-        trashed: i64,
-        done: i64,
-        limit: usize,
-    ) -> Result<usize, StoreError> {
+    async fn purge_letters(&self, trashed: i64, done: i64, limit: usize) -> StoreResult<usize> {
         self.writer.run(move |tx| operator::purge(tx, trashed, done, limit)).await
     }
 
@@ -339,7 +312,7 @@ impl LetterStore for SqliteStore {
         after: &str,
         limit: usize,
         now: Timestamp,
-    ) -> Result<(usize, Option<String>), StoreError> {
+    ) -> StoreResult<(usize, Option<String>)> {
         let (after, now_us) = (after.to_owned(), now.ms().saturating_mul(1_000));
         let read = self.read(move |db| {
             let select = "
@@ -366,7 +339,7 @@ impl LetterStore for SqliteStore {
         Ok((purge.await?, last))
     }
 
-    async fn letter_counts(&self, now: Timestamp) -> Result<LetterCounts, StoreError> {
+    async fn letter_counts(&self, now: Timestamp) -> StoreResult<LetterCounts> {
         self.read(move |db| {
             let oldest_due = lists::next_due(db, "")?.filter(|due| *due <= now);
             Ok(LetterCounts { oldest_due, ..counts::letters(db)? })

@@ -19,7 +19,9 @@ use super::events::{self, EventSubject};
 use super::open::db_error;
 use super::writer::Tx;
 use super::{SqliteStore, claims, contacts, files, retention, rows};
-use crate::{MailQuery, MailRow, MailStore, Page, PageRequest, RestoreMailResult, StoreError};
+use crate::{
+    MailQuery, MailRow, MailStore, Page, PageRequest, RestoreMailResult, StoreError, StoreResult,
+};
 
 /// Rows that a search reads for one page. Few in tests, so that they reach the limit.
 const MAX_ROWS_SEARCHED: usize = if cfg!(test) { 5 } else { 10_000 };
@@ -61,7 +63,7 @@ pub(super) struct NewMail<'a> {
 }
 
 /// Inserts a Mail and gives it a number.
-pub(super) fn insert(tx: &mut Tx<'_>, new: NewMail<'_>) -> Result<(), StoreError> {
+pub(super) fn insert(tx: &mut Tx<'_>, new: NewMail<'_>) -> StoreResult<()> {
     let seq = next_seq(tx)?;
     let change = next_change(tx)?;
     let day = retention::day(tx)?;
@@ -89,7 +91,7 @@ pub(super) fn move_to(
     mail: &StoredMail,
     to: MailLocation,
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> StoreResult<()> {
     // An erased Mail has no file, whatever becomes of its claims.
     if mail.location == to || mail.entry.tombstone().is_some() {
         return Ok(());
@@ -99,7 +101,7 @@ pub(super) fn move_to(
 }
 
 /// Archives a Mail that no workspace has claimed.
-pub(super) fn expire(tx: &mut Tx<'_>, mail: &StoredMail, now: Timestamp) -> Result<(), StoreError> {
+pub(super) fn expire(tx: &mut Tx<'_>, mail: &StoredMail, now: Timestamp) -> StoreResult<()> {
     let detail = json!({"mail": mail.entry.id, "received_at": mail.entry.received_at.rfc3339()});
     set_location(tx, mail, MailLocation::Archive, EventKind::Expired, &detail, now)
 }
@@ -111,7 +113,7 @@ fn set_location(
     kind: EventKind,
     detail: &Value,
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> StoreResult<()> {
     let change = next_change(tx)?;
     let day = retention::day(tx)?;
     let sql = "UPDATE mails SET location = ?2, change = ?3, day = ?4 WHERE seq = ?1";
@@ -127,7 +129,7 @@ pub(super) fn replace_entry(
     seq: i64,
     entry: &MailIndexEntry,
     location: MailLocation,
-) -> Result<(), StoreError> {
+) -> StoreResult<()> {
     let change = next_change(tx)?;
     let sql = "UPDATE mails SET entry = ?2, location = ?3, change = ?4 WHERE seq = ?1";
     let row = params![seq, rows::as_json(entry)?, location.as_str(), change];
@@ -146,11 +148,7 @@ const RELEASED: &str = "
 
 /// Makes the held Mails of an author visible, except those that nothing proves to be of this
 /// author: anyone can write the address of a friend.
-pub(super) fn release_held(
-    tx: &mut Tx<'_>,
-    author: &Did,
-    now: Timestamp,
-) -> Result<(), StoreError> {
+pub(super) fn release_held(tx: &mut Tx<'_>, author: &Did, now: Timestamp) -> StoreResult<()> {
     let Some(author) = contacts::find_party_id(tx, author)? else { return Ok(()) };
     for seq in rows::numbers(tx.db, RELEASED, params![author, rows::limit(MAX_RELEASED)])? {
         let Some(mail) = tx.db.unless_damaged("Mail", seq, by_seq(tx.db, seq))? else { continue };
@@ -164,12 +162,12 @@ pub(super) fn release_held(
     Ok(())
 }
 
-fn next(db: &Db, sql: &str) -> Result<i64, StoreError> {
+fn next(db: &Db, sql: &str) -> StoreResult<i64> {
     rows::one(db, sql, [], |row| row.get(0))
 }
 
 /// The number of the next Mail: above all Mails, and above the reserved numbers.
-fn next_seq(tx: &mut Tx<'_>) -> Result<i64, StoreError> {
+fn next_seq(tx: &mut Tx<'_>) -> StoreResult<i64> {
     let reserved = match tx.cache.reserved_mail_numbers {
         Some(reserved) => reserved,
         None => retention::progress(tx.db, RESERVED_NUMBERS)?.unwrap_or(0),
@@ -179,7 +177,7 @@ fn next_seq(tx: &mut Tx<'_>) -> Result<i64, StoreError> {
     Ok(next.max(reserved + 1))
 }
 
-pub(super) fn next_change(tx: &mut Tx<'_>) -> Result<i64, StoreError> {
+pub(super) fn next_change(tx: &mut Tx<'_>) -> StoreResult<i64> {
     let change = next(tx.db, "SELECT coalesce(max(change), 0) + 1 FROM mails")?;
     tx.effects.file_change = Some(change);
     Ok(change)
@@ -199,30 +197,30 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<StoredMail> {
     })
 }
 
-pub(super) fn by_seq(db: &Db, seq: i64) -> Result<StoredMail, StoreError> {
+pub(super) fn by_seq(db: &Db, seq: i64) -> StoreResult<StoredMail> {
     rows::one(db, &format!("SELECT {COLUMNS} FROM mails m WHERE m.seq = ?1"), [seq], read)
 }
 
-pub(super) fn by_id(db: &Db, id: &MailId) -> Result<StoredMail, StoreError> {
+pub(super) fn by_id(db: &Db, id: &MailId) -> StoreResult<StoredMail> {
     let sql = format!("SELECT {COLUMNS} FROM mails m WHERE m.uid = ?1 AND m.provider = ?2");
     let found = rows::optional(db, &sql, [id.uid(), id.provider()], read)?;
     found.ok_or_else(|| StoreError::Missing { what: "Mail", key: id.to_string() })
 }
 
 /// The number of a Mail, or `None` when the store does not know the Mail.
-pub(super) fn find_seq(db: &Db, id: &MailId) -> Result<Option<i64>, StoreError> {
+pub(super) fn find_seq(db: &Db, id: &MailId) -> StoreResult<Option<i64>> {
     let sql = "SELECT seq FROM mails WHERE uid = ?1 AND provider = ?2";
     rows::optional(db, sql, [id.uid(), id.provider()], |row| row.get(0))
 }
 
 /// Returns the Mail of an object, or `None` when the object is not a Mail.
-pub(super) fn of_object(db: &Db, object: i64) -> Result<Option<StoredMail>, StoreError> {
+pub(super) fn of_object(db: &Db, object: i64) -> StoreResult<Option<StoredMail>> {
     let sql = format!("SELECT {COLUMNS} FROM mails m WHERE m.object = ?1 LIMIT 1");
     rows::optional(db, &sql, [object], read)
 }
 
 /// Time of the oldest Mail without a claim.
-pub(super) fn oldest_unclaimed(db: &Db) -> Result<Option<Timestamp>, StoreError> {
+pub(super) fn oldest_unclaimed(db: &Db) -> StoreResult<Option<Timestamp>> {
     let sql = "
         SELECT received_at
           FROM mails m
@@ -234,7 +232,7 @@ pub(super) fn oldest_unclaimed(db: &Db) -> Result<Option<Timestamp>, StoreError>
     Ok(at.map(Timestamp::from_ms))
 }
 
-fn list(db: &Db, query: &MailQuery, page: &PageRequest) -> Result<Page<MailRow>, StoreError> {
+fn list(db: &Db, query: &MailQuery, page: &PageRequest) -> StoreResult<Page<MailRow>> {
     let (beyond, order) = rows::direction(page);
     // Claims in other states than NEW always have a row, and an index.
     let by_claim = query.status.filter(|status| *status != ClaimState::New);
@@ -310,7 +308,7 @@ fn contains_text(entry: &MailIndexEntry, text: &str) -> bool {
 
 #[async_trait]
 impl MailStore for SqliteStore {
-    async fn mail(&self, id: &MailId, workspace: &Workspace) -> Result<MailRow, StoreError> {
+    async fn mail(&self, id: &MailId, workspace: &Workspace) -> StoreResult<MailRow> {
         let (id, workspace) = (id.clone(), workspace.clone());
         self.read(move |db| {
             let mail = by_id(db, &id)?;
@@ -320,15 +318,11 @@ impl MailStore for SqliteStore {
         .await
     }
 
-    async fn mails(
-        &self,
-        query: MailQuery,
-        page: PageRequest,
-    ) -> Result<Page<MailRow>, StoreError> {
+    async fn mails(&self, query: MailQuery, page: PageRequest) -> StoreResult<Page<MailRow>> {
         self.read(move |db| list(db, &query, &page)).await
     }
 
-    async fn unknown_mails(&self, ids: Vec<MailId>) -> Result<Vec<MailId>, StoreError> {
+    async fn unknown_mails(&self, ids: Vec<MailId>) -> StoreResult<Vec<MailId>> {
         self.read(move |db| {
             let mut unknown = Vec::new();
             for id in ids {
@@ -347,11 +341,11 @@ impl MailStore for SqliteStore {
         location: MailLocation,
         owner: &Did,
         now: Timestamp,
-    ) -> Result<RestoreMailResult, StoreError> {
+    ) -> StoreResult<RestoreMailResult> {
         self.restore(mail, location, owner.clone(), now).await
     }
 
-    async fn reserve_mail_numbers(&self, number: i64) -> Result<(), StoreError> {
+    async fn reserve_mail_numbers(&self, number: i64) -> StoreResult<()> {
         self.writer
             .run(move |tx| {
                 let reserved = retention::progress(tx.db, RESERVED_NUMBERS)?.unwrap_or(0);

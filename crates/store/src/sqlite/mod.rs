@@ -21,7 +21,7 @@ use rusqlite::params;
 use tokio::sync::{RwLock, Semaphore, broadcast, watch};
 
 use crate::blobs::{self, BlobFiles};
-use crate::{StoreError, StoreHealth};
+use crate::{StoreError, StoreHealth, StoreResult};
 pub use backup::{StoreCopy, copy, verify};
 use bulk_index::{BulkIndexes, RecentEntries};
 pub use check::{StoreCheck, check};
@@ -119,12 +119,12 @@ impl SqliteStore {
     /// # Errors
     ///
     /// When the directory or the database cannot be opened, or was written by a newer version.
-    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+    pub fn open(dir: &Path) -> StoreResult<Self> {
         Self::open_with(dir, bulk_index::MERGE_SIZE)
     }
 
     /// Opens the store with bulk indexes that are merged at `merge_size` entries.
-    fn open_with(dir: &Path, merge_size: usize) -> Result<Self, StoreError> {
+    fn open_with(dir: &Path, merge_size: usize) -> StoreResult<Self> {
         blobs::create_dir(dir).map_err(blob_error)?;
         let path = dir.join("monoco.db");
         let mut db = open::writer(&path)?;
@@ -171,8 +171,8 @@ impl SqliteStore {
     /// Runs `work` on a read-only connection, in one snapshot.
     async fn read<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Db) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
+        work: impl FnOnce(&Db) -> StoreResult<T> + Send + 'static,
+    ) -> StoreResult<T> {
         let _permit = self.readers.permits.acquire().await.map_err(|_| closed())?;
         let readers = Arc::clone(&self.readers);
         tokio::task::spawn_blocking(move || readers.with(work)).await.map_err(|_| closed())?
@@ -181,22 +181,22 @@ impl SqliteStore {
     /// Like [`Self::read`], for `work` that looks up objects by hash.
     async fn read_by_hash<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Db, &RecentEntries) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
+        work: impl FnOnce(&Db, &RecentEntries) -> StoreResult<T> + Send + 'static,
+    ) -> StoreResult<T> {
         let hashes = Arc::clone(&self.recent.hashes);
         self.read(move |db| work(db, &hashes)).await
     }
 
     /// Writes a body that is too large for a row to a file, and its row. Returns after the sync,
     /// so that other rows may refer to it.
-    async fn put_file(&self, id: ObjId, body: Vec<u8>) -> Result<(), StoreError> {
+    async fn put_file(&self, id: ObjId, body: Vec<u8>) -> StoreResult<()> {
         let file = StoredBytes { hash: id, size: body.len() as u64 };
         self.write_file(id, body).await?;
         self.put_file_row(file).await
     }
 
     /// Writes the row of a file that was written and synced, unless it exists.
-    async fn put_file_row(&self, file: StoredBytes) -> Result<(), StoreError> {
+    async fn put_file_row(&self, file: StoredBytes) -> StoreResult<()> {
         let known = self.read(move |db| blob_size(db, &file.hash)).await?;
         if known != Some(rows::signed(file.size)) {
             self.writer.run(move |tx| put_blob_row(tx, &file)).await?;
@@ -205,7 +205,7 @@ impl SqliteStore {
     }
 
     /// Writes a body to a file, without its row. Returns after the sync.
-    async fn write_file(&self, id: ObjId, body: Vec<u8>) -> Result<(), StoreError> {
+    async fn write_file(&self, id: ObjId, body: Vec<u8>) -> StoreResult<()> {
         self.write_blob(move |blobs| blobs.put(&id, &body)).await
     }
 
@@ -213,7 +213,7 @@ impl SqliteStore {
     async fn write_blob<T: Send + 'static>(
         &self,
         work: impl FnOnce(&BlobFiles) -> Result<T, WriteError> + Send + 'static,
-    ) -> Result<T, StoreError> {
+    ) -> StoreResult<T> {
         if let StoreHealth::Broken(why) = self.channels.health() {
             return Err(StoreError::Broken(why));
         }
@@ -230,7 +230,7 @@ impl SqliteStore {
 
     /// Writes the text of a message to a file when it is too large for a row, unless it was
     /// erased before.
-    async fn put_large_message(&self, msg: &MsgObject) -> Result<(), StoreError> {
+    async fn put_large_message(&self, msg: &MsgObject) -> StoreResult<()> {
         let id = msg.id();
         if msg.canonical().len() <= objects::MAX_INLINE_BYTES
             || self.read_by_hash(move |db, recent| objects::is_erased(db, recent, &id)).await?
@@ -240,7 +240,7 @@ impl SqliteStore {
         self.put_file(msg.id(), msg.canonical().as_bytes().to_vec()).await
     }
 
-    async fn read_file(&self, id: ObjId) -> Result<Vec<u8>, StoreError> {
+    async fn read_file(&self, id: ObjId) -> StoreResult<Vec<u8>> {
         let blobs = Arc::clone(&self.blobs);
         match tokio::task::spawn_blocking(move || blobs.get(&id)).await {
             Ok(Ok(Some(bytes))) => Ok(bytes),
@@ -252,11 +252,7 @@ impl SqliteStore {
 
     /// Returns the bytes of an object after checking their hash. `body` is `None` when they
     /// are in a file.
-    async fn verified_bytes(
-        &self,
-        id: ObjId,
-        body: Option<Vec<u8>>,
-    ) -> Result<Vec<u8>, StoreError> {
+    async fn verified_bytes(&self, id: ObjId, body: Option<Vec<u8>>) -> StoreResult<Vec<u8>> {
         let body = match body {
             Some(body) => body,
             None => self.read_file(id).await?,
@@ -268,7 +264,7 @@ impl SqliteStore {
     }
 
     /// Returns the text of an object that has a row. A lost file counts as damage.
-    async fn verified_text(&self, id: ObjId, body: Option<Vec<u8>>) -> Result<String, StoreError> {
+    async fn verified_text(&self, id: ObjId, body: Option<Vec<u8>>) -> StoreResult<String> {
         let bytes = match self.verified_bytes(id, body).await {
             Err(StoreError::Missing { .. }) => {
                 return Err(damaged_object(format!("the file of {id} is missing")));
@@ -280,7 +276,7 @@ impl SqliteStore {
 
     /// Returns the text of an object, or `None` when it is damaged or erased, so that the data
     /// around it can still be shown.
-    async fn text_unless_damaged(&self, object: i64) -> Result<Option<String>, StoreError> {
+    async fn text_unless_damaged(&self, object: i64) -> StoreResult<Option<String>> {
         let read = self.read(move |db| objects::body_or_erased(db, object));
         let Ok((id, body)) = read.await? else { return Ok(None) };
         match self.verified_text(id, body).await {
@@ -294,13 +290,13 @@ impl SqliteStore {
     }
 
     /// Returns the message of a leased entry.
-    async fn leased_message(&self, body: ObjectBody) -> Result<MsgObject, StoreError> {
+    async fn leased_message(&self, body: ObjectBody) -> StoreResult<MsgObject> {
         let (id, body) = body?;
         self.message(id, body).await
     }
 
     /// Returns a message that has a row, after checking its hash.
-    async fn message(&self, id: ObjId, body: Option<Vec<u8>>) -> Result<MsgObject, StoreError> {
+    async fn message(&self, id: ObjId, body: Option<Vec<u8>>) -> StoreResult<MsgObject> {
         let text = self.verified_text(id, body).await?;
         let value =
             serde_json::from_str(&text).map_err(|error| damaged_object(error.to_string()))?;
@@ -311,7 +307,7 @@ impl SqliteStore {
 }
 
 impl Readers {
-    fn with<T>(&self, work: impl FnOnce(&Db) -> Result<T, StoreError>) -> Result<T, StoreError> {
+    fn with<T>(&self, work: impl FnOnce(&Db) -> StoreResult<T>) -> StoreResult<T> {
         let idle = self.idle.lock().ok().and_then(|mut idle| idle.pop());
         let db = match idle {
             Some(db) => db,
@@ -331,12 +327,12 @@ impl Readers {
 }
 
 /// The stored size of the file of an object or attachment, or `None` when it has no file.
-fn blob_size(db: &Db, id: &ObjId) -> Result<Option<i64>, StoreError> {
+fn blob_size(db: &Db, id: &ObjId) -> StoreResult<Option<i64>> {
     rows::optional(db, "SELECT bytes FROM blobs WHERE hash = ?1", [id.hash()], |row| row.get(0))
 }
 
 /// Writes the row of a file that is on disk.
-fn put_blob_row(tx: &Tx<'_>, file: &StoredBytes) -> Result<(), StoreError> {
+fn put_blob_row(tx: &Tx<'_>, file: &StoredBytes) -> StoreResult<()> {
     let sql = "INSERT OR REPLACE INTO blobs (hash, bytes) VALUES (?1, ?2)";
     rows::execute(tx.db, sql, params![file.hash.hash(), rows::signed(file.size)])?;
     Ok(())

@@ -17,7 +17,7 @@ use super::damage::Db;
 use super::writer::Tx;
 use super::{SqliteStore, blob_size, external_ids, put_blob_row, rows, short_ids};
 use crate::blobs::{BlobFiles, BlobWriter};
-use crate::{BlobReader, DeliveryStore, ObjectStore, RecordStore, StoreError};
+use crate::{BlobReader, DeliveryStore, ObjectStore, RecordStore, StoreError, StoreResult};
 
 /// Larger bodies are stored in files. A row of this size takes a handful of pages.
 pub(super) const MAX_INLINE_BYTES: usize = 64 * 1024;
@@ -78,7 +78,7 @@ const FIND_BY_HALF_HASH: &str = "
 ";
 
 /// Returns the row of an object, or `None` when it is not stored.
-pub(super) fn find(db: &Db, recent: &RecentEntries, id: &ObjId) -> Result<Option<i64>, StoreError> {
+pub(super) fn find(db: &Db, recent: &RecentEntries, id: &ObjId) -> StoreResult<Option<i64>> {
     find_by_hash(db, recent, id.hash(), HAS_HASH, FIND)
 }
 
@@ -87,7 +87,7 @@ pub(super) fn find_by_half_hash(
     db: &Db,
     recent: &RecentEntries,
     half: &[u8; 16],
-) -> Result<Option<i64>, StoreError> {
+) -> StoreResult<Option<i64>> {
     find_by_hash(db, recent, half, HAS_HALF_HASH, FIND_BY_HALF_HASH)
 }
 
@@ -98,7 +98,7 @@ fn find_by_hash(
     hash: &[u8],
     check_row: &str,
     find_in_table: &str,
-) -> Result<Option<i64>, StoreError> {
+) -> StoreResult<Option<i64>> {
     let query = |sql: &str, key: i64| rows::optional(db, sql, params![key, hash], |row| row.get(0));
     let key = hash_prefix(hash);
     for seq in recent.rows(key) {
@@ -110,14 +110,14 @@ fn find_by_hash(
 }
 
 /// Returns the row of an object that must exist, or of the one that supersedes it.
-pub(super) fn seq_of(db: &Db, recent: &RecentEntries, id: &ObjId) -> Result<i64, StoreError> {
+pub(super) fn seq_of(db: &Db, recent: &RecentEntries, id: &ObjId) -> StoreResult<i64> {
     let missing = || StoreError::Missing { what: "object", key: id.to_string() };
     let seq = find(db, recent, id)?.ok_or_else(missing)?;
     rows::one(db, SUPERSEDED_BY, [seq], |row| row.get(0))
 }
 
 /// Inserts an object that is not stored yet. `body` is `None` when it is in a file.
-pub(super) fn insert(tx: &mut Tx<'_>, id: &ObjId, body: Option<&str>) -> Result<i64, StoreError> {
+pub(super) fn insert(tx: &mut Tx<'_>, id: &ObjId, body: Option<&str>) -> StoreResult<i64> {
     let row = params![id.hash(), id.kind().prefix(), body.map(str::as_bytes)];
     let seq = rows::insert(tx.db, INSERT, row)?;
     tx.indexes.hashes.add(tx.db, hash_prefix(id.hash()), seq)?;
@@ -133,7 +133,7 @@ pub(super) fn insert_message(
     tx: &mut Tx<'_>,
     known: Option<i64>,
     msg: &MsgObject,
-) -> Result<i64, StoreError> {
+) -> StoreResult<i64> {
     if let Some(object) = known {
         check_text(tx.db, object)?;
         return Ok(object);
@@ -144,7 +144,7 @@ pub(super) fn insert_message(
 }
 
 /// Id and body of an object, or the error that it was erased.
-pub(super) type ObjectBody = Result<(ObjId, Option<Vec<u8>>), StoreError>;
+pub(super) type ObjectBody = StoreResult<(ObjId, Option<Vec<u8>>)>;
 
 /// The columns of one object.
 struct StoredObject {
@@ -153,7 +153,7 @@ struct StoredObject {
     erased: Option<(Timestamp, Option<ObjId>)>,
 }
 
-fn read(db: &Db, seq: i64) -> Result<StoredObject, StoreError> {
+fn read(db: &Db, seq: i64) -> StoreResult<StoredObject> {
     let columns = rows::one(db, BODY, [seq], |row| {
         let hash: [u8; 32] = row.get(0)?;
         let (kind, new_hash, new_kind): (String, Option<[u8; 32]>, Option<String>) =
@@ -168,7 +168,7 @@ fn read(db: &Db, seq: i64) -> Result<StoredObject, StoreError> {
 }
 
 /// Combines the columns `hash` and `kind`.
-pub(super) fn object_id(seq: i64, hash: [u8; 32], kind: &str) -> Result<ObjId, StoreError> {
+pub(super) fn object_id(seq: i64, hash: [u8; 32], kind: &str) -> StoreResult<ObjId> {
     let kind = match kind {
         "cymsg" => ObjKind::Msg,
         "cymsgr" => ObjKind::Receipt,
@@ -181,7 +181,7 @@ pub(super) fn object_id(seq: i64, hash: [u8; 32], kind: &str) -> Result<ObjId, S
 }
 
 /// Returns the id of an object, which can be erased.
-pub(super) fn id_of(db: &Db, seq: i64) -> Result<ObjId, StoreError> {
+pub(super) fn id_of(db: &Db, seq: i64) -> StoreResult<ObjId> {
     read(db, seq).map(|object| object.id)
 }
 
@@ -191,7 +191,7 @@ pub(super) fn id_of(db: &Db, seq: i64) -> Result<ObjId, StoreError> {
 /// # Errors
 ///
 /// [`StoreError::Erased`] when the object has no text any more.
-pub(super) fn body(db: &Db, seq: i64) -> Result<(ObjId, Option<Vec<u8>>), StoreError> {
+pub(super) fn body(db: &Db, seq: i64) -> StoreResult<(ObjId, Option<Vec<u8>>)> {
     let StoredObject { id, body, erased } = read(db, seq)?;
     match erased {
         Some((at, by)) => Err(StoreError::Erased { key: id.to_string(), at, by }),
@@ -200,7 +200,7 @@ pub(super) fn body(db: &Db, seq: i64) -> Result<(ObjId, Option<Vec<u8>>), StoreE
 }
 
 /// Like [`body`]. The inner error is [`StoreError::Erased`], so that the caller can still commit.
-pub(super) fn body_or_erased(db: &Db, seq: i64) -> Result<ObjectBody, StoreError> {
+pub(super) fn body_or_erased(db: &Db, seq: i64) -> StoreResult<ObjectBody> {
     match body(db, seq) {
         Err(error @ StoreError::Erased { .. }) => Ok(Err(error)),
         body => body.map(Ok),
@@ -208,13 +208,13 @@ pub(super) fn body_or_erased(db: &Db, seq: i64) -> Result<ObjectBody, StoreError
 }
 
 /// Rejects an object that was erased.
-fn check_text(db: &Db, seq: i64) -> Result<(), StoreError> {
+fn check_text(db: &Db, seq: i64) -> StoreResult<()> {
     let sql = "SELECT erased_at IS NOT NULL FROM objects WHERE seq = ?1";
     if rows::one(db, sql, [seq], |row| row.get(0))? { body(db, seq).map(drop) } else { Ok(()) }
 }
 
 /// Whether an object is a tombstone.
-pub(super) fn is_erased(db: &Db, recent: &RecentEntries, id: &ObjId) -> Result<bool, StoreError> {
+pub(super) fn is_erased(db: &Db, recent: &RecentEntries, id: &ObjId) -> StoreResult<bool> {
     let Some(seq) = find(db, recent, id)? else { return Ok(false) };
     let sql = "SELECT erased_at IS NOT NULL FROM objects WHERE seq = ?1";
     rows::one(db, sql, [seq], |row| row.get(0))
@@ -232,7 +232,7 @@ impl SqliteStore {
         &self,
         bytes: &mut (dyn AsyncRead + Send + Unpin),
         limit: u64,
-    ) -> Result<BlobWriter, StoreError> {
+    ) -> StoreResult<BlobWriter> {
         let mut file = self.write_blob(|blobs| blobs.start()).await?;
         let (mut part, mut size) = (Vec::with_capacity(MAX_PART_BYTES), 0);
         loop {
@@ -259,7 +259,7 @@ impl SqliteStore {
 
 #[async_trait]
 impl ObjectStore for SqliteStore {
-    async fn object(&self, id: ObjId) -> Result<Vec<u8>, StoreError> {
+    async fn object(&self, id: ObjId) -> StoreResult<Vec<u8>> {
         if id.kind() == ObjKind::Bytes {
             return self.verified_bytes(id, None).await;
         }
@@ -273,7 +273,7 @@ impl ObjectStore for SqliteStore {
         self.verified_bytes(id, bytes).await
     }
 
-    async fn small_objects(&self, ids: Vec<ObjId>) -> Result<HashMap<ObjId, Vec<u8>>, StoreError> {
+    async fn small_objects(&self, ids: Vec<ObjId>) -> StoreResult<HashMap<ObjId, Vec<u8>>> {
         self.read_by_hash(move |db, recent| {
             let mut found = HashMap::with_capacity(ids.len());
             for id in ids {
@@ -291,13 +291,13 @@ impl ObjectStore for SqliteStore {
         .await
     }
 
-    async fn put_blob(&self, bytes: Vec<u8>) -> Result<ObjId, StoreError> {
+    async fn put_blob(&self, bytes: Vec<u8>) -> StoreResult<ObjId> {
         let id = ObjId::of(ObjKind::Bytes, &bytes);
         self.put_file(id, bytes).await?;
         Ok(id)
     }
 
-    async fn put_blobs(&self, blobs: Vec<Vec<u8>>) -> Result<(), StoreError> {
+    async fn put_blobs(&self, blobs: Vec<Vec<u8>>) -> StoreResult<()> {
         if blobs.is_empty() {
             return Ok(());
         }
@@ -322,14 +322,14 @@ impl ObjectStore for SqliteStore {
         &self,
         bytes: &mut (dyn AsyncRead + Send + Unpin),
         limit: u64,
-    ) -> Result<StoredBytes, StoreError> {
+    ) -> StoreResult<StoredBytes> {
         let file = self.write_stream(bytes, limit).await?;
         let stored = self.write_blob(move |blobs| blobs.finish(file)).await?;
         self.put_file_row(stored).await?;
         Ok(stored)
     }
 
-    async fn open_blob(&self, id: ObjId) -> Result<BlobReader, StoreError> {
+    async fn open_blob(&self, id: ObjId) -> StoreResult<BlobReader> {
         let missing = || StoreError::Missing { what: "object", key: id.to_string() };
         if id.kind() != ObjKind::Bytes {
             return Err(missing());
@@ -340,19 +340,19 @@ impl ObjectStore for SqliteStore {
         opened.map_err(super::disk_error)?.ok_or_else(missing)
     }
 
-    async fn object_of_record(&self, id: RecordId) -> Result<ObjId, StoreError> {
+    async fn object_of_record(&self, id: RecordId) -> StoreResult<ObjId> {
         match id.kind() {
             RecordKind::Record => self.record(id).await.map(|record| record.msg_id),
             RecordKind::Delivery => self.delivery(id).await.map(|delivery| delivery.msg_id),
         }
     }
 
-    async fn find_ids(&self, short: &ShortId, limit: usize) -> Result<Vec<String>, StoreError> {
+    async fn find_ids(&self, short: &ShortId, limit: usize) -> StoreResult<Vec<String>> {
         let short = short.clone();
         self.read_by_hash(move |db, recent| short_ids::find(db, recent, &short, limit)).await
     }
 
-    async fn find_by_external_id(&self, external_id: &str) -> Result<ObjId, StoreError> {
+    async fn find_by_external_id(&self, external_id: &str) -> StoreResult<ObjId> {
         let external_id = external_id.to_owned();
         let recent = Arc::clone(&self.recent.external_ids);
         self.read(move |db| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, ffi};
 
-use crate::StoreError;
+use crate::{StoreError, StoreResult};
 
 /// Schema migrations, oldest first. Each is applied in its own transaction and must not be
 /// edited after a release.
@@ -19,7 +19,7 @@ const CACHED_STATEMENTS: usize = 128;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Opens a read-write connection and migrates the schema.
-pub(super) fn writer(path: &Path) -> Result<Connection, StoreError> {
+pub(super) fn writer(path: &Path) -> StoreResult<Connection> {
     let mut db = Connection::open(path).map_err(db_error)?;
     configure(&db)?;
     // No automatic checkpoints: every few commits would wait until the whole log is copied.
@@ -38,7 +38,7 @@ pub(super) fn writer(path: &Path) -> Result<Connection, StoreError> {
 }
 
 /// Opens a read-only connection. Readers do not block the writer.
-pub(super) fn reader(path: &Path) -> Result<Connection, StoreError> {
+pub(super) fn reader(path: &Path) -> StoreResult<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(path, flags).map_err(db_error)?;
     configure(&db)?;
@@ -46,7 +46,7 @@ pub(super) fn reader(path: &Path) -> Result<Connection, StoreError> {
     Ok(db)
 }
 
-fn configure(db: &Connection) -> Result<(), StoreError> {
+fn configure(db: &Connection) -> StoreResult<()> {
     db.set_prepared_statement_cache_capacity(CACHED_STATEMENTS);
     db.busy_timeout(LOCK_TIMEOUT).map_err(db_error)?;
     // Keeps the plan of a prepared statement whatever values are bound. Otherwise SQLite
@@ -55,7 +55,7 @@ fn configure(db: &Connection) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn migrate(db: &mut Connection) -> Result<(), StoreError> {
+fn migrate(db: &mut Connection) -> StoreResult<()> {
     let version: u32 =
         db.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(db_error)?;
     let version = version as usize;

@@ -17,7 +17,7 @@ use rusqlite::params;
 use super::erasure::TextPositions;
 use super::writer::Tx;
 use super::{SqliteStore, blob_error, closed, disk_error, email, put_blob_row, rows};
-use crate::StoreError;
+use crate::StoreResult;
 
 /// Files that one call searches for.
 const MAX_FILES: usize = 10_000;
@@ -25,12 +25,12 @@ const MAX_FILES: usize = 10_000;
 const NOTE: &str = "INSERT INTO purged_files (hash) VALUES (?1) ON CONFLICT DO NOTHING";
 
 /// Notes a file whose last reference may have been deleted.
-pub(super) fn note(tx: &Tx<'_>, hash: &[u8; 32]) -> Result<(), StoreError> {
+pub(super) fn note(tx: &Tx<'_>, hash: &[u8; 32]) -> StoreResult<()> {
     rows::execute(tx.db, NOTE, [hash]).map(drop)
 }
 
 /// Notes the files of a letter that is purged: its texts, and what texts in rows refer to.
-pub(super) fn note_letter(tx: &Tx<'_>, letter: i64) -> Result<(), StoreError> {
+pub(super) fn note_letter(tx: &Tx<'_>, letter: i64) -> StoreResult<()> {
     let sql = "
         SELECT hash, body FROM letter_sources WHERE letter = ?1
          UNION ALL
@@ -58,7 +58,7 @@ pub(super) fn note_letter(tx: &Tx<'_>, letter: i64) -> Result<(), StoreError> {
 }
 
 impl SqliteStore {
-    pub(super) async fn remove_purged_files(&self, min_age: Duration) -> Result<usize, StoreError> {
+    pub(super) async fn remove_purged_files(&self, min_age: Duration) -> StoreResult<usize> {
         let noted: BTreeSet<_> = self.noted_files(min_age).await?;
         if noted.is_empty() {
             return Ok(0);
@@ -106,7 +106,7 @@ impl SqliteStore {
     }
 
     /// Returns the noted files that were not stored again within `min_age`.
-    async fn noted_files(&self, min_age: Duration) -> Result<BTreeSet<ObjId>, StoreError> {
+    async fn noted_files(&self, min_age: Duration) -> StoreResult<BTreeSet<ObjId>> {
         let list = self.read(|db| {
             let sql = "SELECT hash FROM purged_files ORDER BY hash LIMIT ?1";
             rows::list(db, sql, params![rows::limit(MAX_FILES)], |row| {
@@ -128,6 +128,6 @@ impl SqliteStore {
     }
 }
 
-fn forget(tx: &Tx<'_>, id: &ObjId) -> Result<(), StoreError> {
+fn forget(tx: &Tx<'_>, id: &ObjId) -> StoreResult<()> {
     rows::execute(tx.db, "DELETE FROM purged_files WHERE hash = ?1", [id.hash()]).map(drop)
 }

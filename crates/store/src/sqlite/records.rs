@@ -22,7 +22,8 @@ use super::writer::Tx;
 use super::{MAX_RELEASED_PER_COMMIT, SqliteStore, boxes, contacts, dispatch, objects, sessions};
 use crate::{
     BoxHint, BoxSummary, CreatedRecord, DispatchRequest, DispatchResult, JitteredRetry,
-    LeasedEntry, Page, PageRequest, RecordFilter, RecordStore, StoreError, SweepCounts,
+    LeasedEntry, Page, PageRequest, RecordFilter, RecordStore, StoreError, StoreResult,
+    SweepCounts,
 };
 use leases::{ANY_EXPIRED, end_all, lease_oldest};
 use list::list;
@@ -72,7 +73,7 @@ pub(super) fn insert(
     new: &NewRecord<'_>,
     placement: &Placement,
     now: Timestamp,
-) -> Result<CreatedRecord, StoreError> {
+) -> StoreResult<CreatedRecord> {
     let Placement { owner, box_kind, session, group } = placement;
     let record_id = RecordId::record(owner, *box_kind, new.msg_id);
     let owner_id = contacts::party_id(tx, owner)?;
@@ -115,7 +116,7 @@ pub(super) fn insert_outbox(
     placement: &Placement,
     peers: &[Did],
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> StoreResult<()> {
     insert(tx, new, placement, now)?;
     let seq = tx.db.last_insert_rowid();
     let owner = contacts::party_id(tx, &placement.owner)?;
@@ -144,7 +145,7 @@ fn mark(
     revision: Option<i64>,
     term: LeaseDuration,
     now: Timestamp,
-) -> Result<MsgRecord, StoreError> {
+) -> StoreResult<MsgRecord> {
     let (record, object) = by_id(tx.db, tx.indexes.hashes.recent(), id)?;
     sql::check_revision("record", revision, record.revision)?;
     let from = record.reading.state.name();
@@ -167,7 +168,7 @@ pub(super) fn complete(
     object: i64,
     owner: i64,
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> StoreResult<()> {
     let sql = "SELECT seq FROM records WHERE object = ?1 AND owner = ?2 AND box = 'INBOX'";
     let seq = sql::optional(tx.db, sql, [object, owner], |row| row.get(0))?;
     let Some(seq) = seq else { return Ok(()) };
@@ -182,7 +183,7 @@ pub(super) fn complete(
 }
 
 /// Archives the records of an erased message that wait for a reader, and deletes its thread.
-pub(super) fn erase(tx: &mut Tx<'_>, object: i64, now: Timestamp) -> Result<(), StoreError> {
+pub(super) fn erase(tx: &mut Tx<'_>, object: i64, now: Timestamp) -> StoreResult<()> {
     let open = "SELECT seq FROM records WHERE object = ?1 AND state IN ('UNREAD', 'READING')";
     for seq in sql::numbers(tx.db, open, [object])? {
         let found = tx.db.unless_damaged("record", seq, by_seq(tx.db, seq))?;
@@ -205,7 +206,7 @@ fn set_tags(
     add: &[Tag],
     remove: &[Tag],
     now: Timestamp,
-) -> Result<MsgRecord, StoreError> {
+) -> StoreResult<MsgRecord> {
     let (record, object) = by_id(tx.db, tx.indexes.hashes.recent(), id)?;
     let own = record.tags.iter().filter_map(|tag| tag.parse::<Tag>().ok());
     let before: BTreeSet<Tag> = own.collect();
@@ -242,7 +243,7 @@ fn update(
     record: MsgRecord,
     next: ReadStatus,
     now: Timestamp,
-) -> Result<MsgRecord, StoreError> {
+) -> StoreResult<MsgRecord> {
     let lease = match &next.state {
         ReadStateData::Reading(lease) => Some(lease),
         _ => None,
@@ -277,7 +278,7 @@ fn append_event(
     object: i64,
     detail: &impl Serialize,
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> StoreResult<()> {
     let owner = contacts::party_id(tx, &record.owner)?;
     let subject =
         EventSubject { object: Some(object), record: Some(record.id), owner: Some(owner) };
@@ -290,7 +291,7 @@ impl RecordStore for SqliteStore {
         &self,
         batch: Vec<DispatchRequest>,
         now: Timestamp,
-    ) -> Vec<Result<DispatchResult, StoreError>> {
+    ) -> Vec<StoreResult<DispatchResult>> {
         let count = batch.len();
         let _lock = self.erasing.read().await;
         for request in &batch {
@@ -312,7 +313,7 @@ impl RecordStore for SqliteStore {
         holder: Holder,
         term: LeaseDuration,
         now: Timestamp,
-    ) -> Result<Option<LeasedEntry<MsgRecord>>, StoreError> {
+    ) -> StoreResult<Option<LeasedEntry<MsgRecord>>> {
         // Ends when a record is undamaged or none is left.
         loop {
             let (owner, reader) = (owner.clone(), holder.clone());
@@ -348,7 +349,7 @@ impl RecordStore for SqliteStore {
         }
     }
 
-    async fn record(&self, id: RecordId) -> Result<MsgRecord, StoreError> {
+    async fn record(&self, id: RecordId) -> StoreResult<MsgRecord> {
         let found = self.read_by_hash(move |db, recent| by_id(db, recent, &id)).await;
         found.map(|(record, _)| record)
     }
@@ -361,7 +362,7 @@ impl RecordStore for SqliteStore {
         revision: Option<i64>,
         term: LeaseDuration,
         now: Timestamp,
-    ) -> Result<MsgRecord, StoreError> {
+    ) -> StoreResult<MsgRecord> {
         self.writer.run(move |tx| mark(tx, &id, to, &proof, revision, term, now)).await
     }
 
@@ -371,7 +372,7 @@ impl RecordStore for SqliteStore {
         box_kind: BoxKind,
         filter: &RecordFilter,
         page: PageRequest,
-    ) -> Result<Page<MsgRecord>, StoreError> {
+    ) -> StoreResult<Page<MsgRecord>> {
         let (owner, filter) = (owner.clone(), filter.clone());
         self.read(move |db| match contacts::find(db, &owner)? {
             Some(owner) => list(db, owner, box_kind, &filter, &page),
@@ -386,11 +387,11 @@ impl RecordStore for SqliteStore {
         add: Vec<Tag>,
         remove: Vec<Tag>,
         now: Timestamp,
-    ) -> Result<MsgRecord, StoreError> {
+    ) -> StoreResult<MsgRecord> {
         self.writer.run(move |tx| set_tags(tx, &id, &add, &remove, now)).await
     }
 
-    async fn boxes(&self, page: PageRequest) -> Result<Page<BoxSummary>, StoreError> {
+    async fn boxes(&self, page: PageRequest) -> StoreResult<Page<BoxSummary>> {
         self.read(move |db| boxes::list(db, &page)).await
     }
 
@@ -399,7 +400,7 @@ impl RecordStore for SqliteStore {
         retry: JitteredRetry,
         limit: usize,
         now: Timestamp,
-    ) -> Result<SweepCounts, StoreError> {
+    ) -> StoreResult<SweepCounts> {
         // A read first, because a read is cheaper than a commit and usually finds nothing.
         let any =
             self.read(move |db| sql::one(db, ANY_EXPIRED, [now.ms()], |row| row.get::<_, bool>(0)));
@@ -414,7 +415,7 @@ impl RecordStore for SqliteStore {
         prefix: &str,
         retry: JitteredRetry,
         now: Timestamp,
-    ) -> Result<SweepCounts, StoreError> {
+    ) -> StoreResult<SweepCounts> {
         let mut total = SweepCounts::default();
         // Ends when a commit releases less than its maximum.
         loop {

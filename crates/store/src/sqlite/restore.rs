@@ -16,7 +16,9 @@ use super::events::{self, EventSubject};
 use super::mails::{self, NewMail};
 use super::writer::Tx;
 use super::{SqliteStore, contacts, dispatch, external_ids, objects, records, rows};
-use crate::{DispatchOutcome, DispatchRequest, ObjectStore, RestoreMailResult, StoreError};
+use crate::{
+    DispatchOutcome, DispatchRequest, ObjectStore, RestoreMailResult, StoreError, StoreResult,
+};
 
 impl SqliteStore {
     /// Stores a Mail that was read from its file, or what is damaged of it.
@@ -26,7 +28,7 @@ impl SqliteStore {
         location: MailLocation,
         owner: Did,
         now: Timestamp,
-    ) -> Result<RestoreMailResult, StoreError> {
+    ) -> StoreResult<RestoreMailResult> {
         let id = built.mail.header.id.clone();
         let find = self.read(move |db| match mails::find_seq(db, &id)? {
             Some(seq) => db.unless_damaged("Mail", seq, mails::by_seq(db, seq)),
@@ -60,7 +62,7 @@ fn restore(
     location: MailLocation,
     owner: &Did,
     now: Timestamp,
-) -> Result<RestoreMailResult, StoreError> {
+) -> StoreResult<RestoreMailResult> {
     let BuiltMail { mail, object: msg } = built;
     let id = &mail.header.id;
     if let Some(object) = objects::find(tx.db, tx.indexes.hashes.recent(), &msg.id())? {

@@ -12,7 +12,7 @@ use super::damage::Db;
 use super::mails::StoredMail;
 use super::writer::Tx;
 use super::{SqliteStore, events, mails, rows};
-use crate::{RetentionStore, StoreError};
+use crate::{RetentionStore, StoreResult};
 
 // Names of rows in the table `progress`.
 const CLOCK_AT: &str = "retention_clock_at";
@@ -28,12 +28,12 @@ const MAX_WAIT_MS: i64 = 7_200_000;
 const MAX_DAMAGED_MAILS: usize = 1_000;
 
 /// Reads one number of the table `progress`.
-pub(super) fn progress(db: &Db, name: &str) -> Result<Option<i64>, StoreError> {
+pub(super) fn progress(db: &Db, name: &str) -> StoreResult<Option<i64>> {
     rows::optional(db, "SELECT value FROM progress WHERE name = ?1", [name], |row| row.get(0))
 }
 
 /// Writes one number of the table `progress`.
-pub(super) fn set_progress(db: &Db, name: &str, value: i64) -> Result<(), StoreError> {
+pub(super) fn set_progress(db: &Db, name: &str, value: i64) -> StoreResult<()> {
     let sql = "
         INSERT INTO progress (name, value) VALUES (?1, ?2)
             ON CONFLICT (name) DO UPDATE SET value = excluded.value
@@ -43,7 +43,7 @@ pub(super) fn set_progress(db: &Db, name: &str, value: i64) -> Result<(), StoreE
 }
 
 /// The current day of the retention clock.
-pub(super) fn day(tx: &mut Tx<'_>) -> Result<i64, StoreError> {
+pub(super) fn day(tx: &mut Tx<'_>) -> StoreResult<i64> {
     if let Some(day) = tx.cache.day {
         return Ok(day);
     }
@@ -60,8 +60,8 @@ fn update_mails(
     sql: &str,
     day: i64,
     limit: usize,
-    update: impl Fn(&mut Tx<'_>, &StoredMail) -> Result<(), StoreError>,
-) -> Result<usize, StoreError> {
+    update: impl Fn(&mut Tx<'_>, &StoredMail) -> StoreResult<()>,
+) -> StoreResult<usize> {
     let (mut updated, mut damaged) = (0, 0);
     while updated < limit && damaged < MAX_DAMAGED_MAILS {
         // Of the Mails so far, only the damaged ones are still selected.
@@ -85,7 +85,7 @@ fn update_mails(
 
 #[async_trait]
 impl RetentionStore for SqliteStore {
-    async fn last_clock_reading(&self) -> Result<Option<Timestamp>, StoreError> {
+    async fn last_clock_reading(&self) -> StoreResult<Option<Timestamp>> {
         self.read(|db| {
             let sql = "SELECT at FROM events ORDER BY seq DESC LIMIT 1";
             let event: Option<i64> = rows::optional(db, sql, [], |row| row.get(0))?;
@@ -96,7 +96,7 @@ impl RetentionStore for SqliteStore {
 
     /// Deliveries in WAIT, held letters and reservations stay: they can be scheduled for any
     /// time.
-    async fn expire_future_leases(&self, now: Timestamp) -> Result<usize, StoreError> {
+    async fn expire_future_leases(&self, now: Timestamp) -> StoreResult<usize> {
         self.writer
             .run(move |tx| {
                 let now = now.ms();
@@ -159,7 +159,7 @@ impl RetentionStore for SqliteStore {
     async fn advance_retention_clock(
         &self,
         now: Timestamp,
-    ) -> Result<(RetentionClock, ClockStep), StoreError> {
+    ) -> StoreResult<(RetentionClock, ClockStep)> {
         self.writer
             .run(move |tx| {
                 let stored = match (progress(tx.db, CLOCK_AT)?, progress(tx.db, ELAPSED_MS)?) {
@@ -187,7 +187,7 @@ impl RetentionStore for SqliteStore {
         day: i64,
         limit: usize,
         now: Timestamp,
-    ) -> Result<usize, StoreError> {
+    ) -> StoreResult<usize> {
         self.writer
             .run(move |tx| {
                 let sql = "
@@ -206,7 +206,7 @@ impl RetentionStore for SqliteStore {
         day: i64,
         limit: usize,
         now: Timestamp,
-    ) -> Result<usize, StoreError> {
+    ) -> StoreResult<usize> {
         self.writer
             .run(move |tx| {
                 // A workspace can claim an archived Mail late; then it still reads the file.
@@ -224,11 +224,11 @@ impl RetentionStore for SqliteStore {
             .await
     }
 
-    async fn delete_purged_files(&self, min_age: Duration) -> Result<usize, StoreError> {
+    async fn delete_purged_files(&self, min_age: Duration) -> StoreResult<usize> {
         self.remove_purged_files(min_age).await
     }
 
-    async fn purge_events(&self, day: i64, limit: usize) -> Result<usize, StoreError> {
+    async fn purge_events(&self, day: i64, limit: usize) -> StoreResult<usize> {
         self.writer
             .run(move |tx| {
                 // The newest event stays, so that no number is used twice.

@@ -5,19 +5,15 @@ use serde::Serialize;
 
 use super::damage::{self, Db};
 use super::open::db_error;
-use crate::{Page, PageRequest, StoreError};
+use crate::{Page, PageRequest, StoreError, StoreResult};
 
 /// Runs a statement and returns the number of changed rows.
-pub(super) fn execute(
-    db: &Connection,
-    sql: &str,
-    params: impl Params,
-) -> Result<usize, StoreError> {
+pub(super) fn execute(db: &Connection, sql: &str, params: impl Params) -> StoreResult<usize> {
     db.prepare_cached(sql).and_then(|mut statement| statement.execute(params)).map_err(db_error)
 }
 
 /// Inserts one row and returns its number.
-pub(super) fn insert(db: &Connection, sql: &str, params: impl Params) -> Result<i64, StoreError> {
+pub(super) fn insert(db: &Connection, sql: &str, params: impl Params) -> StoreResult<i64> {
     db.prepare_cached(sql).and_then(|mut statement| statement.insert(params)).map_err(db_error)
 }
 
@@ -27,7 +23,7 @@ pub(super) fn one<T>(
     sql: &str,
     params: impl Params,
     read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
-) -> Result<T, StoreError> {
+) -> StoreResult<T> {
     db.prepare_cached(sql)
         .and_then(|mut statement| statement.query_row(params, read))
         .map_err(db_error)
@@ -39,7 +35,7 @@ pub(super) fn optional<T>(
     sql: &str,
     params: impl Params,
     read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
-) -> Result<Option<T>, StoreError> {
+) -> StoreResult<Option<T>> {
     db.prepare_cached(sql)
         .and_then(|mut statement| statement.query_row(params, read).optional())
         .map_err(db_error)
@@ -51,7 +47,7 @@ pub(super) fn list<T>(
     sql: &str,
     params: impl Params,
     read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
-) -> Result<Vec<T>, StoreError> {
+) -> StoreResult<Vec<T>> {
     let mut statement = db.prepare_cached(sql).map_err(db_error)?;
     let rows = statement.query_map(params, read).map_err(db_error)?;
     rows.collect::<rusqlite::Result<_>>().map_err(db_error)
@@ -66,7 +62,7 @@ pub(super) fn list_undamaged<T>(
     sql: &str,
     params: impl Params,
     mut read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
-) -> Result<Vec<T>, StoreError> {
+) -> StoreResult<Vec<T>> {
     let mut statement = db.prepare_cached(sql).map_err(db_error)?;
     let mut rows = statement.query(params).map_err(db_error)?;
     let mut entries = Vec::new();
@@ -86,8 +82,8 @@ pub(super) fn first_undamaged<T>(
     what: &str,
     sql: &str,
     params: impl Params,
-    find: impl Fn(i64) -> Result<T, StoreError>,
-) -> Result<Option<T>, StoreError> {
+    find: impl Fn(i64) -> StoreResult<T>,
+) -> StoreResult<Option<T>> {
     let mut statement = db.prepare_cached(sql).map_err(db_error)?;
     let mut rows = statement.query(params).map_err(db_error)?;
     while let Some(row) = rows.next().map_err(db_error)? {
@@ -101,11 +97,7 @@ pub(super) fn first_undamaged<T>(
 }
 
 /// Reads the first column of all rows of a query.
-pub(super) fn numbers(
-    db: &Connection,
-    sql: &str,
-    params: impl Params,
-) -> Result<Vec<i64>, StoreError> {
+pub(super) fn numbers(db: &Connection, sql: &str, params: impl Params) -> StoreResult<Vec<i64>> {
     list(db, sql, params, |row| row.get(0))
 }
 
@@ -135,7 +127,7 @@ pub(super) fn page<T>(mut entries: Vec<(i64, T)>, page: &PageRequest) -> Page<T>
 }
 
 /// Serialises a value for a JSON column.
-pub(super) fn as_json(value: &impl Serialize) -> Result<String, StoreError> {
+pub(super) fn as_json(value: &impl Serialize) -> StoreResult<String> {
     serde_json::to_string(value)
         .map_err(|error| StoreError::Damaged { what: "row", detail: error.to_string() })
 }
@@ -145,7 +137,7 @@ pub(super) fn check_revision(
     what: &'static str,
     expected: Option<i64>,
     revision: i64,
-) -> Result<(), StoreError> {
+) -> StoreResult<()> {
     match expected {
         Some(expected) if expected != revision => Err(StoreError::Conflict { what, revision }),
         _ => Ok(()),

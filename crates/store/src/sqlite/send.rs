@@ -16,7 +16,9 @@ use super::events::{self, EventSubject};
 use super::records::NewRecord;
 use super::writer::Tx;
 use super::{address_book, contacts, deliveries, dispatch, letters, objects, records, rows};
-use crate::{CreatedRecord, LetterSourceKind, SendRequest, SendResult, StoreError, TargetResult};
+use crate::{
+    CreatedRecord, LetterSourceKind, SendRequest, SendResult, StoreError, StoreResult, TargetResult,
+};
 
 /// How many merged letters are followed, one after the other.
 const MAX_MERGES: usize = 100;
@@ -34,7 +36,7 @@ pub(super) enum SendProgress {
 }
 
 /// Follows a message through the outbound chain.
-pub(super) fn follow(db: &Db, mut object: i64) -> Result<SendProgress, StoreError> {
+pub(super) fn follow(db: &Db, mut object: i64) -> StoreResult<SendProgress> {
     let mut letter = letters::accept::of_object(db, object, LetterSourceKind::Send)?;
     for _ in 0..MAX_MERGES {
         let Some(head) = letter else { break };
@@ -78,7 +80,7 @@ pub(super) fn send(
     tx: &mut Tx<'_>,
     request: &SendRequest,
     now: Timestamp,
-) -> Result<SendResult, StoreError> {
+) -> StoreResult<SendResult> {
     let known = find_object(tx, request)?;
     match check(tx, request, known, now)? {
         SendCheck::Answered(result) => Ok(result),
@@ -91,7 +93,7 @@ pub(super) fn send(
 /// # Errors
 ///
 /// [`StoreError::KeyReused`] when the idempotency key belongs to another message.
-pub(super) fn find_object(tx: &Tx<'_>, request: &SendRequest) -> Result<Option<i64>, StoreError> {
+pub(super) fn find_object(tx: &Tx<'_>, request: &SendRequest) -> StoreResult<Option<i64>> {
     let known = objects::find(tx.db, tx.indexes.hashes.recent(), &request.msg.id())?;
     if let Some(key) = &request.key {
         let sql = "SELECT object FROM idempotency_keys WHERE key = ?1";
@@ -110,7 +112,7 @@ pub(super) fn check(
     request: &SendRequest,
     known: Option<i64>,
     now: Timestamp,
-) -> Result<SendCheck, StoreError> {
+) -> StoreResult<SendCheck> {
     let msg = &request.msg;
     let outbox = RecordId::record(msg.author(), BoxKind::Outbox, &msg.id());
     if let Some(object) = known
@@ -135,7 +137,7 @@ pub(super) fn check(
 }
 
 /// Stores the message that an idempotency key belongs to.
-pub(super) fn insert_key(tx: &Tx<'_>, key: &str, object: i64) -> Result<(), StoreError> {
+pub(super) fn insert_key(tx: &Tx<'_>, key: &str, object: i64) -> StoreResult<()> {
     let sql = "INSERT INTO idempotency_keys (key, object) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
     rows::execute(tx.db, sql, params![key, object])?;
     Ok(())
@@ -148,7 +150,7 @@ pub(super) fn insert(
     known: Option<i64>,
     resolved: ResolvedSend,
     now: Timestamp,
-) -> Result<SendResult, StoreError> {
+) -> StoreResult<SendResult> {
     let (SendRequest { msg, key, not_before }, ResolvedSend { plans, book }) = (request, resolved);
     let before = match known {
         Some(object) => records::created(tx.db, object, &msg.id())?,
@@ -211,11 +213,7 @@ fn record_of(records: &[CreatedRecord], target: &Did) -> Option<RecordId> {
 }
 
 /// The results that the first caller got.
-fn stored_results(
-    tx: &Tx<'_>,
-    object: i64,
-    msg: &MsgObject,
-) -> Result<Vec<TargetResult>, StoreError> {
+fn stored_results(tx: &Tx<'_>, object: i64, msg: &MsgObject) -> StoreResult<Vec<TargetResult>> {
     let remote = deliveries::of_object(tx.db, object, MAX_TARGETS)?;
     let mut results: Vec<TargetResult> = remote
         .into_iter()

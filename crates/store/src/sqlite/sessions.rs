@@ -20,7 +20,9 @@ use super::events::{self, EventSubject};
 use super::rows::{self, parsed};
 use super::writer::Tx;
 use super::{SqliteStore, contacts, objects, records};
-use crate::{Page, PageRequest, SessionEntry, SessionStore, SessionSummary, StoreError};
+use crate::{
+    Page, PageRequest, SessionEntry, SessionStore, SessionSummary, StoreError, StoreResult,
+};
 
 /// The records of each conversation. Only the first target of a sent message can be derived
 /// from its record; the entries for the other targets are written to the table at once.
@@ -80,7 +82,7 @@ pub(super) fn add_record(
     peer: i64,
     record: i64,
     unread: bool,
-) -> Result<i64, StoreError> {
+) -> StoreResult<i64> {
     if let Some(session) = find(tx, owner, peer)? {
         rows::execute(tx.db, SET_LAST, params![session, record, unread])?;
         return Ok(session);
@@ -91,12 +93,7 @@ pub(super) fn add_record(
 }
 
 /// Adds to the number of unread messages of a conversation.
-pub(super) fn add_unread(
-    tx: &mut Tx<'_>,
-    owner: &Did,
-    peer: &Did,
-    by: i64,
-) -> Result<(), StoreError> {
+pub(super) fn add_unread(tx: &mut Tx<'_>, owner: &Did, peer: &Did, by: i64) -> StoreResult<()> {
     let (owner, peer) = (contacts::party_id(tx, owner)?, contacts::party_id(tx, peer)?);
     if let Some(session) = find(tx, owner, peer)? {
         rows::execute(tx.db, ADD_UNREAD, [session, by])?;
@@ -104,7 +101,7 @@ pub(super) fn add_unread(
     Ok(())
 }
 
-fn find(tx: &mut Tx<'_>, owner: i64, peer: i64) -> Result<Option<i64>, StoreError> {
+fn find(tx: &mut Tx<'_>, owner: i64, peer: i64) -> StoreResult<Option<i64>> {
     if let Some(&session) = tx.cache.sessions.get(&(owner, peer)) {
         return Ok(Some(session));
     }
@@ -115,7 +112,7 @@ fn find(tx: &mut Tx<'_>, owner: i64, peer: i64) -> Result<Option<i64>, StoreErro
     Ok(session)
 }
 
-fn list(db: &Db, owner: &Did, page: &PageRequest) -> Result<Page<SessionHead>, StoreError> {
+fn list(db: &Db, owner: &Did, page: &PageRequest) -> StoreResult<Page<SessionHead>> {
     let Some(owner) = contacts::find(db, owner)? else { return Ok(rows::page(Vec::new(), page)) };
     let (beyond, order) = rows::direction(page);
     let sql = format!(
@@ -155,7 +152,7 @@ fn list_entries(
     session: i64,
     peer: &Did,
     page: &PageRequest,
-) -> Result<Page<SessionEntryHead>, StoreError> {
+) -> StoreResult<Page<SessionEntryHead>> {
     let one_more = PageRequest { limit: page.limit.saturating_add(1), ..page.clone() };
     let mut records = recent.page(session, &one_more);
     let (beyond, order) = rows::direction(page);
@@ -184,21 +181,21 @@ fn list_entries(
     Ok(Page { entries, next })
 }
 
-fn read_head(db: &Db, seq: i64, peer: &Did) -> Result<SessionEntryHead, StoreError> {
+fn read_head(db: &Db, seq: i64, peer: &Did) -> StoreResult<SessionEntryHead> {
     let (record, object) = records::by_seq(db, seq)?;
     let delivery = delivery_state(db, object, peer)?;
     Ok(SessionEntryHead { record, object, delivery })
 }
 
 /// The combined state of the deliveries of a message to `peer`.
-fn delivery_state(db: &Db, object: i64, peer: &Did) -> Result<Option<SendState>, StoreError> {
+fn delivery_state(db: &Db, object: i64, peer: &Did) -> StoreResult<Option<SendState>> {
     let sql = "SELECT state FROM deliveries WHERE object = ?1 AND plan ->> 'target_did' = ?2";
     let states: Vec<String> =
         rows::list(db, sql, params![object, peer.as_str()], |row| row.get(0))?;
     Ok(aggregate(states.iter().filter_map(|state| SendState::parse(state))))
 }
 
-fn is_in_group(db: &Db, object: i64, group: i64) -> Result<bool, StoreError> {
+fn is_in_group(db: &Db, object: i64, group: i64) -> StoreResult<bool> {
     let sql = "
         SELECT EXISTS (SELECT 1
                          FROM records
@@ -213,7 +210,7 @@ fn receipts(
     group: &Did,
     msg_id: ObjId,
     reader: Option<&Did>,
-) -> Result<Vec<Receipt>, StoreError> {
+) -> StoreResult<Vec<Receipt>> {
     let object = objects::seq_of(db, recent, &msg_id)?;
     let Some(group_id) = contacts::find(db, group)? else { return Ok(Vec::new()) };
     let sql = "
@@ -241,7 +238,7 @@ fn receipts(
 }
 
 impl SqliteStore {
-    async fn session_entry(&self, head: SessionEntryHead) -> Result<SessionEntry, StoreError> {
+    async fn session_entry(&self, head: SessionEntryHead) -> StoreResult<SessionEntry> {
         let SessionEntryHead { record, object, delivery } = head;
         Ok(SessionEntry { record, body: self.text_unless_damaged(object).await?, delivery })
     }
@@ -257,7 +254,7 @@ impl SessionStore for SqliteStore {
         status: ReceiptStatus,
         reason: Option<String>,
         now: Timestamp,
-    ) -> Result<Receipt, StoreError> {
+    ) -> StoreResult<Receipt> {
         let (group, reader) = (group.clone(), reader.clone());
         self.writer
             .run(move |tx| {
@@ -313,17 +310,13 @@ impl SessionStore for SqliteStore {
         group: &Did,
         msg_id: ObjId,
         reader: Option<&Did>,
-    ) -> Result<Vec<Receipt>, StoreError> {
+    ) -> StoreResult<Vec<Receipt>> {
         let (group, reader) = (group.clone(), reader.cloned());
         self.read_by_hash(move |db, recent| receipts(db, recent, &group, msg_id, reader.as_ref()))
             .await
     }
 
-    async fn sessions(
-        &self,
-        owner: &Did,
-        page: PageRequest,
-    ) -> Result<Page<SessionSummary>, StoreError> {
+    async fn sessions(&self, owner: &Did, page: PageRequest) -> StoreResult<Page<SessionSummary>> {
         let owner = owner.clone();
         let page = self.read(move |db| list(db, &owner, &page)).await?;
         let mut entries = Vec::with_capacity(page.entries.len());
@@ -339,7 +332,7 @@ impl SessionStore for SqliteStore {
         owner: &Did,
         peer: &Did,
         page: PageRequest,
-    ) -> Result<Page<SessionEntry>, StoreError> {
+    ) -> StoreResult<Page<SessionEntry>> {
         let (owner, peer) = (owner.clone(), peer.clone());
         let peer_did = peer.clone();
         let find = self.read(move |db| {

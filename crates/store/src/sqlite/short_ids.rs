@@ -11,7 +11,7 @@ use rusqlite::{Connection, params};
 
 use super::bulk_index::RecentEntries;
 use super::rows;
-use crate::StoreError;
+use crate::StoreResult;
 
 /// Rows of one range that are read. With a million messages, four digits select 15 of them.
 const MAX_ROWS: usize = 1_000;
@@ -44,7 +44,7 @@ pub(super) fn find(
     recent: &RecentEntries,
     short: &ShortId,
     limit: usize,
-) -> Result<Vec<String>, StoreError> {
+) -> StoreResult<Vec<String>> {
     let mut ids = match &short.kind {
         ShortIdKind::Message => messages(db, recent, short, ObjKind::Msg)?,
         ShortIdKind::Receipt => messages(db, recent, short, ObjKind::Receipt)?,
@@ -90,7 +90,7 @@ fn objects(
     recent: &RecentEntries,
     short: &ShortId,
     kind: ObjKind,
-) -> Result<Vec<(i64, ObjId)>, StoreError> {
+) -> StoreResult<Vec<(i64, ObjId)>> {
     let [low, high] = bounds(&short.start).map(i64::from_be_bytes);
     // Before the first statement, see [`RecentEntries`].
     let newest = recent.rows_between(low, high, MAX_ROWS);
@@ -112,7 +112,7 @@ fn messages(
     recent: &RecentEntries,
     short: &ShortId,
     kind: ObjKind,
-) -> Result<Vec<String>, StoreError> {
+) -> StoreResult<Vec<String>> {
     let found = objects(db, recent, short, kind)?;
     Ok(found.into_iter().map(|(_, id)| id.to_string()).collect())
 }
@@ -123,7 +123,7 @@ fn records(
     recent: &RecentEntries,
     short: &ShortId,
     kind: RecordKind,
-) -> Result<Vec<String>, StoreError> {
+) -> StoreResult<Vec<String>> {
     let sql = match kind {
         RecordKind::Record => "SELECT tag FROM records WHERE object = ?1 LIMIT ?2",
         RecordKind::Delivery => "SELECT tag FROM deliveries WHERE object = ?1 LIMIT ?2",
@@ -136,7 +136,7 @@ fn records(
     Ok(ids)
 }
 
-fn letter(db: &Connection, short: &ShortId) -> Result<Vec<String>, StoreError> {
+fn letter(db: &Connection, short: &ShortId) -> StoreResult<Vec<String>> {
     let Ok(seq) = short.start.parse::<i64>() else { return Ok(Vec::new()) };
     let sql = "SELECT mark FROM letters WHERE seq = ?1";
     let mark = rows::optional(db, sql, [seq], |row| row.get(0))?;

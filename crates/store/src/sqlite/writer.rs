@@ -29,7 +29,7 @@ use super::checkpoint::WalSize;
 use super::counts::RowCounts;
 use super::damage::Db;
 use super::open::db_error;
-use crate::{BoxHint, StoreError, StoreHealth};
+use crate::{BoxHint, StoreError, StoreHealth, StoreResult};
 
 /// Maximum number of commands in one commit. Bounds how long the first one waits.
 const MAX_COMMANDS_PER_COMMIT: usize = 512;
@@ -61,8 +61,8 @@ impl Tx<'_> {
     pub(super) fn each<I, T>(
         &mut self,
         items: &[I],
-        work: impl Fn(&mut Self, &I) -> Result<T, StoreError>,
-    ) -> Result<Vec<Result<T, StoreError>>, StoreError> {
+        work: impl Fn(&mut Self, &I) -> StoreResult<T>,
+    ) -> StoreResult<Vec<StoreResult<T>>> {
         let mut results = Vec::with_capacity(items.len());
         for item in items {
             if self.savepoints {
@@ -159,7 +159,7 @@ pub(super) struct WriterChannels {
     pub(super) email_task: watch::Sender<u64>,
     pub(super) health: Mutex<StoreHealth>,
     /// The caller that waits until the database is compacted.
-    pub(super) compaction: Mutex<Option<oneshot::Sender<Result<(), StoreError>>>>,
+    pub(super) compaction: Mutex<Option<oneshot::Sender<StoreResult<()>>>>,
     pub(super) file: DatabaseFile,
 }
 
@@ -263,19 +263,19 @@ trait QueuedCommand: Send {
     /// Runs the command. Returns whether it succeeded.
     fn run(&mut self, tx: &mut Tx<'_>) -> bool;
     /// Sends the result to the caller, after the commit succeeded or failed.
-    fn answer(self: Box<Self>, commit: &Result<(), StoreError>);
+    fn answer(self: Box<Self>, commit: &StoreResult<()>);
 }
 
 struct WriteCommand<T, F> {
     work: F,
-    result: Option<Result<T, StoreError>>,
-    reply: oneshot::Sender<Result<T, StoreError>>,
+    result: Option<StoreResult<T>>,
+    reply: oneshot::Sender<StoreResult<T>>,
 }
 
 impl<T, F> QueuedCommand for WriteCommand<T, F>
 where
     T: Send,
-    F: Fn(&mut Tx<'_>) -> Result<T, StoreError> + Send,
+    F: Fn(&mut Tx<'_>) -> StoreResult<T> + Send,
 {
     fn run(&mut self, tx: &mut Tx<'_>) -> bool {
         let result = catch_unwind(AssertUnwindSafe(|| (self.work)(tx))).unwrap_or_else(|_| {
@@ -286,7 +286,7 @@ where
         succeeded
     }
 
-    fn answer(self: Box<Self>, commit: &Result<(), StoreError>) {
+    fn answer(self: Box<Self>, commit: &StoreResult<()>) {
         let answer = match (commit, self.result) {
             (Ok(()), Some(result)) => result,
             (Err(error), _) => Err(error.clone()),
@@ -318,8 +318,8 @@ impl Writer {
     /// Runs `work` in the next transaction and returns its result after the commit.
     pub(super) async fn run<T: Send + 'static>(
         &self,
-        work: impl Fn(&mut Tx<'_>) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
+        work: impl Fn(&mut Tx<'_>) -> StoreResult<T> + Send + 'static,
+    ) -> StoreResult<T> {
         let closed = || StoreError::Unavailable("the store is closed".to_owned());
         let (reply, answer) = oneshot::channel();
         let command = WriteCommand { work, result: None, reply };
@@ -330,7 +330,7 @@ impl Writer {
 
     /// Rewrites the database without its unused parts, between two commits. Queued commands wait
     /// meanwhile.
-    pub(super) async fn compact(&self, channels: &WriterChannels) -> Result<(), StoreError> {
+    pub(super) async fn compact(&self, channels: &WriterChannels) -> StoreResult<()> {
         let closed = || StoreError::Unavailable("the store is closed".to_owned());
         let (caller, done) = oneshot::channel();
         *channels.compaction.lock().map_err(|_| closed())? = Some(caller);
@@ -347,10 +347,8 @@ impl Writer {
     pub(super) async fn run_each<I: Send + Sync + 'static, T: Clone + Send + 'static>(
         &self,
         items: Vec<I>,
-        work: impl Fn(&mut Tx<'_>, &[I]) -> Result<Vec<Result<T, StoreError>>, StoreError>
-        + Send
-        + 'static,
-    ) -> Vec<Result<T, StoreError>> {
+        work: impl Fn(&mut Tx<'_>, &[I]) -> StoreResult<Vec<StoreResult<T>>> + Send + 'static,
+    ) -> Vec<StoreResult<T>> {
         let items = Arc::new(items);
         let shared = Arc::clone(&items);
         let results = self.run(move |tx| work(tx, &shared)).await;
@@ -425,7 +423,7 @@ impl WriterThread {
         &mut self,
         first: Box<dyn QueuedCommand>,
         commands: &mut mpsc::Receiver<Box<dyn QueuedCommand>>,
-    ) -> (Batch, CommitEffects, Result<(), StoreError>) {
+    ) -> (Batch, CommitEffects, StoreResult<()>) {
         let mut batch = vec![first];
         let mut effects = CommitEffects::default();
         let result = match self.run_together(&mut batch, commands, &mut effects) {
@@ -464,7 +462,7 @@ impl WriterThread {
         batch: &mut Batch,
         commands: &mut mpsc::Receiver<Box<dyn QueuedCommand>>,
         effects: &mut CommitEffects,
-    ) -> Result<bool, StoreError> {
+    ) -> StoreResult<bool> {
         execute(&self.db, "BEGIN IMMEDIATE")?;
         let mut at = 0;
         while let Some(command) = batch.get_mut(at) {
@@ -496,7 +494,7 @@ impl WriterThread {
         &mut self,
         batch: &mut Batch,
         effects: &mut CommitEffects,
-    ) -> Result<(), StoreError> {
+    ) -> StoreResult<()> {
         execute(&self.db, "BEGIN IMMEDIATE")?;
         for command in batch {
             let mut tx = self.tx(true);
@@ -513,10 +511,7 @@ impl WriterThread {
 }
 
 /// Runs `work` in a savepoint, and undoes it when it returns `false`.
-fn savepoint<'c>(
-    tx: &mut Tx<'c>,
-    work: impl FnOnce(&mut Tx<'c>) -> bool,
-) -> Result<(), StoreError> {
+fn savepoint<'c>(tx: &mut Tx<'c>, work: impl FnOnce(&mut Tx<'c>) -> bool) -> StoreResult<()> {
     execute(tx.db, "SAVEPOINT command")?;
     let before = std::mem::take(&mut tx.effects);
     let mark = tx.indexes.mark();
@@ -538,7 +533,7 @@ fn savepoint<'c>(
 }
 
 /// Runs a transaction statement.
-fn execute(db: &Db, sql: &str) -> Result<(), StoreError> {
+fn execute(db: &Db, sql: &str) -> StoreResult<()> {
     db.prepare_cached(sql).and_then(|mut statement| statement.raw_execute()).map_err(db_error)?;
     Ok(())
 }

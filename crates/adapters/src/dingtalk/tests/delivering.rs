@@ -51,6 +51,7 @@ impl Sending {
             sent_parts: &self.sent_parts,
             progress: &self.progress,
             key: record_id(),
+            first_attempt_ago: std::time::Duration::ZERO,
             now: NOW,
         };
         adapter.deliver(&request).await

@@ -111,3 +111,15 @@ async fn stream_that_cannot_be_opened_is_tried_again_by_its_cause() {
         assert!(!format!("{error:?}").contains("canary"), "{error:?}");
     }
 }
+
+#[test]
+fn stream_that_delivers_nothing_is_noticed_within_three_minutes() {
+    let timing = DingTalkStream::new(&adapter("http://127.0.0.1:9", "")).timing();
+    let limit = timing.traffic_deadline.unwrap();
+    assert!(limit <= Duration::from_secs(150), "{timing:?}");
+    assert!(timing.ping_interval + timing.pong_deadline <= limit, "{timing:?}");
+    let short = adapter("http://127.0.0.1:9", "max_silence_s: 8\n");
+    let timing = DingTalkStream::new(&short).timing();
+    assert_eq!(timing.traffic_deadline, Some(Duration::from_secs(8)));
+    assert_eq!(timing.ping_interval + timing.pong_deadline, Duration::from_secs(4));
+}

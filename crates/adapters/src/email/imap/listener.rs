@@ -5,6 +5,7 @@
 //! `poll_s`, all folders when the server has no IDLE. IDLE is renewed every 4 min 30 s, which
 //! shows whether the server still answers, and then all folders are checked, too.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use monoco_core::retry::Jitter;
@@ -70,11 +71,14 @@ async fn watch(
     };
     sink.report(ConnectionEvent::Connected);
     let mut can_idle = config.idle && session.can("IDLE");
+    let is_asked = AtomicBool::new(false);
     loop {
+        // A server with IDLE announces mails. At each renewal the folder is opened all the same.
+        let may_ask = is_asked.swap(false, Ordering::Relaxed) && can_idle;
         tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(()),
-            scanned = scan_all(&mut session, config, folders, sink) => scanned?,
+            scanned = scan_all(&mut session, config, folders, may_ask, sink) => scanned?,
         }
         *failures = 0;
         sink.report(ConnectionEvent::Scanned { backlog: 0 });
@@ -84,7 +88,7 @@ async fn watch(
         let wake = async {
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = scan_now.notified() => {}
+                () = scan_now.notified() => is_asked.store(true, Ordering::Relaxed),
             }
         };
         if can_idle {
@@ -114,12 +118,13 @@ async fn scan_all(
     session: &mut ImapSession,
     config: &EmailConfig,
     folders: &mut [FolderState],
+    may_ask: bool,
     sink: &dyn InboundSink,
 ) -> Result<(), ImapError> {
     let mut problem = Ok(());
     let again = if folders.len() > 1 { Some(0) } else { None };
     for n in (0..folders.len()).chain(again) {
-        match scan_folder(session, config, &mut folders[n], sink).await {
+        match scan_folder(session, config, &mut folders[n], may_ask, sink).await {
             Ok(()) => {}
             // A folder that does not exist must not stop the others.
             Err(error @ ImapError::Folder(..)) => problem = Err(error),

@@ -70,13 +70,21 @@ impl FolderState {
     }
 }
 
-/// Fetches and stores all new mails of a folder.
+/// Fetches and stores all new mails of a folder. With `may_ask`, a folder that is open and was
+/// scanned is not opened again unless the server announces mails.
 pub async fn scan_folder(
     session: &mut ImapSession,
     config: &EmailConfig,
     state: &mut FolderState,
+    may_ask: bool,
     sink: &dyn InboundSink,
 ) -> Result<(), ImapError> {
+    // Servers without UIDNEXT are not trusted to announce a mail that replaces a deleted one.
+    let may_ask = may_ask && state.scanned.is_some_and(|folder| folder.uid_next.is_some());
+    if may_ask && session.is_unchanged(&state.name).await? {
+        sink.report(ConnectionEvent::Frame);
+        return Ok(());
+    }
     let folder = session.open_folder(&state.name, config.mark_seen).await?;
     sink.report(ConnectionEvent::Frame);
     // Without UIDNEXT, a mail that replaces a deleted one would not be noticed.
@@ -113,13 +121,12 @@ async fn scan_open_folder(
     let exists = folder.exists;
     let scan =
         FolderScan { session: &mut *session, config, state, sink, sender, top, exists, cursor };
-    let (fetched, stored) = tokio::join!(scan.fetch_all(), store_pages(sink, receiver));
+    let stores = store_pages(sink, receiver, config.mark_seen);
+    let (fetched, stored) = tokio::join!(scan.fetch_all(), stores);
     let seen = stored?;
     state.cursor = Some(fetched?);
-    if config.mark_seen {
-        for uids in seen.chunks(MAX_PAGE_MAILS) {
-            session.mark_seen(&uid_set(uids)).await?;
-        }
+    for uids in seen.chunks(MAX_PAGE_MAILS) {
+        session.mark_seen(&uid_set(uids)).await?;
     }
     Ok(())
 }
@@ -193,14 +200,17 @@ pub(super) async fn top_uid(
     }
 }
 
-/// Stores pages as they come. Returns the UIDs of all stored mails.
+/// Stores pages as they come. Returns the UIDs of all stored mails with `mark_seen`, or none.
 async fn store_pages(
     sink: &dyn InboundSink,
     mut pages: mpsc::Receiver<InboundPage>,
+    mark_seen: bool,
 ) -> Result<Vec<u32>, ImapError> {
     let mut seen = Vec::new();
     while let Some(page) = pages.recv().await {
-        seen.extend(page.mails.iter().map(|mail| mail.uid));
+        if mark_seen {
+            seen.extend(page.mails.iter().map(|mail| mail.uid));
+        }
         sink.receive_page(page).await.map_err(ImapError::Sink)?;
         sink.report(ConnectionEvent::Frame);
     }

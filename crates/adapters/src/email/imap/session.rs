@@ -29,6 +29,8 @@ pub struct ImapSession {
     /// Whether the server stores UIDs only for clients that may write. courier-imap gives all
     /// mails new UIDs and a new UIDVALIDITY at each EXAMINE, until a client has sent SELECT.
     pub(super) stores_uids_by_select: bool,
+    /// The open folder, and when it was opened.
+    open: Option<(String, Instant)>,
     /// Whether the server has announced mails since the folder was opened.
     news: bool,
     /// What the server said before it closed the connection.
@@ -66,7 +68,8 @@ pub enum IdleEnd {
 impl ImapSession {
     pub(super) fn new(wire: ImapWire, timing: ImapTiming) -> Self {
         let (capabilities, stores_uids_by_select) = (Vec::new(), false);
-        Self { wire, timing, capabilities, stores_uids_by_select, news: false, bye: None }
+        let (open, news, bye) = (None, false, None);
+        Self { wire, timing, capabilities, stores_uids_by_select, open, news, bye }
     }
 
     /// Tells whether the server has a capability, written in upper case.
@@ -144,6 +147,7 @@ impl ImapSession {
         writable: bool,
     ) -> Result<OpenFolder, ImapError> {
         let (mut exists, mut uid_validity, mut uid_next) = (0, None, None);
+        self.open = None;
         let selects = writable || self.stores_uids_by_select;
         let (name, command) = if selects { ("SELECT", "SELECT") } else { ("EXAMINE", "EXAMINE") };
         let command = format!("{command} {}", folder_name::quoted(folder));
@@ -171,7 +175,23 @@ impl ImapSession {
             let why = format!("the server has no UIDs for folder {folder:?}, which are needed");
             return Err(ImapError::Lost(why));
         };
+        self.open = Some((folder.to_owned(), Instant::now()));
         Ok(OpenFolder { uid_validity, uid_next: uid_next.filter(|uid| *uid > 0), exists })
+    }
+
+    /// Asks whether a folder has new mails without opening it again. Returns `false` when it has,
+    /// or when it is not the folder that was opened a short time ago.
+    pub async fn is_unchanged(&mut self, folder: &str) -> Result<bool, ImapError> {
+        let is_open =
+            |(name, at): &(String, Instant)| name == folder && at.elapsed() < self.timing.reopen;
+        if self.news || !self.open.as_ref().is_some_and(is_open) {
+            return Ok(false);
+        }
+        match self.run("NOOP", "NOOP", |_| ()).await {
+            Ok(_) => Ok(!self.news),
+            Err(ImapError::Rejected(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns UID and time of the mail at a place in the folder, counted from 1; `None` when it

@@ -16,6 +16,9 @@ pub struct ImapTiming {
     /// How long one IDLE lasts. Servers may close a connection that is idle for 30 minutes, and
     /// routers forget it after 5.
     pub idle: Duration,
+    /// How long NOOP is trusted to announce mails of an open folder, when a scan is asked for.
+    /// Then the folder is opened again, which costs servers time in proportion to its mails.
+    pub reopen: Duration,
     /// Delay before the next connection.
     pub connect_backoff: Backoff,
     /// Delay after a rejected login. Providers lock accounts that try too often.
@@ -29,6 +32,7 @@ impl Default for ImapTiming {
             silence: Duration::from_secs(60),
             done: Duration::from_secs(15),
             idle: Duration::from_secs(270),
+            reopen: Duration::from_secs(60),
             connect_backoff: Backoff {
                 first: Duration::from_secs(1),
                 longest: Duration::from_secs(300),

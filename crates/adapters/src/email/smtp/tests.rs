@@ -273,6 +273,7 @@ async fn deliver_with(
         sent_parts: &[],
         progress: &RecordedParts::default(),
         key: format!("dlv_{}", "5".repeat(48)).parse().unwrap(),
+        first_attempt_ago: std::time::Duration::ZERO,
         now: Timestamp::from_ms(0),
     };
     client.deliver(&request, &config(1, TlsMode::Plain)).await

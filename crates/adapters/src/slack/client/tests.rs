@@ -24,7 +24,7 @@ fn class(error: &SlackApiError) -> &'static str {
 
 #[test]
 fn every_answer_is_classified() {
-    use ApiErrorKind::{Ambiguous, Format, Rejected};
+    use ApiErrorKind::{Ambiguous, Format, NoVerdict, Rejected};
     let throttled = |seconds: Option<u64>| ApiErrorKind::Throttled {
         retry_after: seconds.map(Duration::from_secs),
     };
@@ -35,9 +35,9 @@ fn every_answer_is_classified() {
         (200, &[], coded("ratelimited"), "temporary", throttled(None)),
         (503, &[], String::new(), "temporary", Rejected),
         (500, &[], String::new(), "unknown", Ambiguous),
-        (502, &[], "<html>".to_owned(), "unknown", Ambiguous),
-        (504, &[], String::new(), "unknown", Ambiguous),
-        (200, &[], "<html>".to_owned(), "unknown", Ambiguous),
+        (502, &[], "<html>".to_owned(), "unknown", NoVerdict),
+        (504, &[], String::new(), "unknown", NoVerdict),
+        (200, &[], "<html>".to_owned(), "unknown", NoVerdict),
         (404, &[], String::new(), "permanent", Rejected),
         (302, &[], String::new(), "permanent", Rejected),
         (200, &[], coded("internal_error"), "unknown", Ambiguous),

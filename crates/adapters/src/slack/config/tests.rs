@@ -5,6 +5,7 @@ use std::path::Path;
 use monoco_core::config::{ConfigEnvironment, ConfigFile};
 
 use super::*;
+use crate::chat_config::DEFAULT_CATCH_UP;
 
 struct SecretFiles;
 
@@ -30,7 +31,8 @@ fn defaults_are_socket_mode_and_a_day() {
     let config = parse(SOCKET).unwrap();
     assert_eq!((config.mode, config.catch_up), (SlackMode::Socket, Some(DEFAULT_CATCH_UP)));
     assert_eq!(config.base_url.shown(), "https://slack.com");
-    assert_eq!(config.send_rate, DEFAULT_SEND_RATE);
+    assert_eq!((config.send_rate, config.accepts_bots), (DEFAULT_SEND_RATE, false));
+    assert!(parse(&format!("{SOCKET}bots: accept\n")).unwrap().accepts_bots);
     let file = parse("app_token: xapp-1\nbot_token_file: /run/token\n").unwrap();
     assert!(matches!(file.bot_token, Some(SecretSource::Value(_))));
     let command = parse("app_token: xapp-1\nbot_token_command: pass show slack\n").unwrap();

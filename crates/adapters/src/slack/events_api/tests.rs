@@ -1,6 +1,7 @@
 //! Tests of requests of the Events API.
 
 use monoco_core::inbound::InboundEvent;
+use monoco_core::time::Timestamp;
 
 use super::*;
 use crate::egress::{Egress, EgressTarget};

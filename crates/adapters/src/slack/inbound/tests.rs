@@ -21,7 +21,7 @@ fn name(id: &str) -> Option<String> {
 
 fn read(payload: &Value) -> ReadEvents {
     let own = own();
-    EventReader { own: &own, find_name: &name }.read_callback(payload)
+    EventReader { own: &own, accepts_bots: false, find_name: &name }.read_callback(payload)
 }
 
 /// Wraps an event as the Events API does.
@@ -179,6 +179,34 @@ fn bots_and_the_own_account_are_ignored() {
     none(json!({"type": "app_home_opened", "user": "U1"}));
 }
 
+#[test]
+fn other_bots_are_received_when_they_are_wanted() {
+    let own = own();
+    let reader = EventReader { own: &own, accepts_bots: true, find_name: &name };
+    let texts = |event: Value| {
+        let events = reader.read_callback(&callback(event)).events;
+        let shown = |event: &InboundEvent| match event {
+            InboundEvent::Message { message, .. } => {
+                let from = &message.from;
+                format!("{} {} {}", from.id, from.name.as_deref().unwrap_or("-"), message.text)
+            }
+            other => panic!("{other:?}"),
+        };
+        events.iter().map(shown).collect::<Vec<_>>()
+    };
+    let alert = json!({"subtype": "bot_message", "bot_id": "B7", "username": "ci", "user": null});
+    assert_eq!(texts(said(alert)), ["B7 ci hi **all**"]);
+    assert_eq!(texts(said(json!({"bot_id": "B7", "user": "U2"}))), ["U2 Bob hi **all**"]);
+    for own in [json!({"bot_id": "B0BOT", "user": null}), json!({"bot_id": "B7", "user": "U0BOT"})]
+    {
+        assert!(texts(said(own)).is_empty());
+    }
+    let unknown = OwnAccount::default();
+    let reader = EventReader { own: &unknown, accepts_bots: true, find_name: &name };
+    let events = reader.read_callback(&callback(said(json!({"bot_id": "B0BOT"})))).events;
+    assert_eq!(events, [], "it can be this bot");
+}
+
 fn changed(new: Value, old: Value) -> Value {
     json!({"type": "message", "subtype": "message_changed", "hidden": true, "channel": "C1",
            "channel_type": "channel", "ts": "1700000100.000000", "event_ts": "1700000100.000000",
@@ -295,7 +323,7 @@ fn unknown_event_is_a_notice_without_secrets() {
 #[test]
 fn commands_and_buttons_become_messages_without_their_links() {
     let own = own();
-    let reader = EventReader { own: &own, find_name: &name };
+    let reader = EventReader { own: &own, accepts_bots: false, find_name: &name };
     let command = json!({"command": "/deploy", "text": "prod", "user_id": "U1", "user_name": "ann",
         "channel_id": "C1", "trigger_id": "1.2.abc", "response_url": "https://hooks.slack.com/commands/x"});
     let read = reader.read_interaction("slash_commands", &command);
@@ -317,7 +345,7 @@ fn commands_and_buttons_become_messages_without_their_links() {
 #[test]
 fn message_of_the_history_is_the_same_and_an_edited_one_is_also_an_edit() {
     let own = own();
-    let reader = EventReader { own: &own, find_name: &name };
+    let reader = EventReader { own: &own, accepts_bots: false, find_name: &name };
     let chat = EventChat { id: "C1", kind: ChatSessionKind::Group };
     let mut stored = said(json!({}));
     stored.as_object_mut().unwrap().remove("channel");

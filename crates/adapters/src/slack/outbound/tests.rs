@@ -1,5 +1,7 @@
 //! Tests of sending: parts, places, formats, and outcomes that are not clear.
 
+use std::time::Duration;
+
 use monoco_core::inbound::InboundAttachment;
 use monoco_core::time::Timestamp;
 
@@ -61,6 +63,7 @@ impl<'a> Attempt<'a> {
             sent_parts: &self.sent_parts,
             progress: &self.progress,
             key: format!("dlv_{}", "0".repeat(48)).parse().unwrap(),
+            first_attempt_ago: std::time::Duration::ZERO,
             now: Timestamp::from_ms(1_700_000_000_000),
         }
     }
@@ -169,13 +172,61 @@ async fn server_error_is_resolved_by_the_metadata() {
     let message = message("hi");
     let server = ScriptedServer::new([broken(), ok(&found.to_string())]);
     assert_eq!(Attempt::new(&message).deliver(&server).await, accepted("C1:1.000009"));
-    let server = ScriptedServer::new([broken(), ok(r#"{"ok":true,"messages":[]}"#)]);
-    let outcome = Attempt::new(&message).deliver(&server).await;
-    let is_unknown = matches!(outcome, DeliveryOutcome::Failed(Failure::Unknown { .. }));
-    assert!(is_unknown, "not found is no proof that it was not sent: {outcome:?}");
     let server = ScriptedServer::new([broken(), broken(), broken()]);
     let outcome = Attempt::new(&message).deliver(&server).await;
     assert!(matches!(outcome, DeliveryOutcome::Failed(Failure::Unknown { .. })), "{outcome:?}");
+}
+
+/// Slack is done with a request that it has answered, so that a message which is not in the chat
+/// was not sent. Behind a gateway it may still be executed.
+#[tokio::test]
+async fn message_that_is_not_there_after_an_error_is_sent_again() {
+    let answered = |status: &str, body: &str| ScriptedAct::Answer(answer(status, "", body));
+    let internal = r#"{"ok":false,"error":"internal_error"}"#;
+    let empty = r#"{"ok":true,"messages":[]}"#;
+    let others = r#"{"ok":true,"messages":[{"ts":"1.1","user":"U7","text":"hi"},
+        {"ts":"1.2","bot_id":"B0BOT","text":"a file","files":[{"id":"F1"}]}]}"#;
+    let hidden = r#"{"ok":true,"messages":[{"ts":"1.2","bot_id":"B0BOT","text":"hi"}]}"#;
+    let more = r#"{"ok":true,"messages":[],"response_metadata":{"next_cursor":"n"}}"#;
+    let message = message("hi");
+    for (error, looks, is_temporary) in [
+        (answered("500 Internal Server Error", ""), vec![empty, empty], true),
+        (answered("200 OK", internal), vec![others, empty], true),
+        (answered("502 Bad Gateway", ""), vec![empty], false),
+        (answered("504 Gateway Timeout", ""), vec![empty], false),
+        // The bot may not see its own metadata, or not all of the chat.
+        (answered("500 Internal Server Error", ""), vec![hidden], false),
+        (answered("500 Internal Server Error", ""), vec![more; 5], false),
+    ] {
+        let (shown, count) = (format!("{error:?} {looks:?}"), looks.len());
+        let server = ScriptedServer::new([error].into_iter().chain(looks.into_iter().map(ok)));
+        let attempt = Attempt::new(&message);
+        let sender = SlackSender { second_look: Duration::ZERO, ..SlackSender::default() };
+        let outcome = sender.deliver(&workspace(&server), &attempt.request()).await;
+        match outcome {
+            DeliveryOutcome::Failed(Failure::Temporary { .. }) if is_temporary => {}
+            DeliveryOutcome::Failed(Failure::Unknown { .. }) if !is_temporary => {}
+            other => panic!("{shown}: {other:?}"),
+        }
+        for _ in 0..=count {
+            server.request();
+        }
+        assert!(!server.received_more(), "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn message_that_appears_late_is_not_sent_again() {
+    let key = format!("dlv_{}", "0".repeat(48));
+    let found = json!({"ok": true, "messages": [{"ts": "1.000009", "metadata": {
+        "event_type": METADATA_TYPE, "event_payload": {"delivery": key, "part": 0}}}]});
+    let broken = ScriptedAct::Answer(answer("500 Internal Server Error", "", ""));
+    let late = [broken, ok(r#"{"ok":true,"messages":[]}"#), ok(&found.to_string())];
+    let (server, message) = (ScriptedServer::new(late), message("hi"));
+    let sender = SlackSender { second_look: Duration::ZERO, ..SlackSender::default() };
+    let attempt = Attempt::new(&message);
+    let outcome = sender.deliver(&workspace(&server), &attempt.request()).await;
+    assert_eq!(outcome, accepted("C1:1.000009"));
 }
 
 #[tokio::test]
@@ -231,6 +282,50 @@ async fn message_to_a_person_goes_to_the_direct_chat_without_a_thread() {
     assert!(server.request().contains("users=U1"));
     let body = body_of(&server.request());
     assert_eq!((&body["channel"], &body["thread_ts"]), (&json!("D7"), &Value::Null));
+}
+
+#[tokio::test]
+async fn direct_chat_with_a_person_is_looked_up_once() {
+    let post = || ok(r#"{"ok":true,"channel":"D7","ts":"1.000001"}"#);
+    let server = ScriptedServer::new([ok(r#"{"ok":true,"channel":{"id":"D7"}}"#), post(), post()]);
+    let (message, workspace) = (message("hi"), workspace(&server));
+    let attempt = Attempt { address: "U1", kind: EndpointKind::User, ..Attempt::new(&message) };
+    for _ in 0..2 {
+        let outcome = SlackSender::default().deliver(&workspace, &attempt.request()).await;
+        assert_eq!(outcome, accepted("D7:1.000001"));
+    }
+}
+
+/// A command that prints another token each time it runs.
+fn rotating_token() -> monoco_core::config::SecretSource {
+    let words = ["sh", "-c", "echo xoxb-$(date +%s%N)"].map(str::to_owned);
+    monoco_core::config::SecretSource::Command(words.to_vec())
+}
+
+/// A token that was replaced behind the command must not make a dead letter.
+#[tokio::test]
+async fn rejected_token_is_read_again_and_the_call_repeated() {
+    for code in ["invalid_auth", "token_revoked", "token_expired", "not_authed"] {
+        let rejected = || ok(&format!(r#"{{"ok":false,"error":"{code}"}}"#));
+        let sent = ok(r#"{"ok":true,"channel":"C1","ts":"1.000001"}"#);
+        let server = ScriptedServer::new([rejected(), sent]);
+        let base = EgressTarget::parse(&format!("http://127.0.0.1:{}/api/", server.port()), true);
+        let token = Some(rotating_token());
+        let client = SlackClient::new(Egress::new().unwrap(), base.unwrap(), None, token);
+        let (message, workspace) = (message("hi"), SlackWorkspace::new(client));
+        let attempt = Attempt::new(&message);
+        let outcome = SlackSender::default().deliver(&workspace, &attempt.request()).await;
+        assert_eq!(outcome, accepted("C1:1.000001"), "{code}");
+        let tokens = [server.request(), server.request()].map(|request| {
+            request.split_once("xoxb-").unwrap().1.lines().next().unwrap().to_owned()
+        });
+        assert_ne!(tokens[0], tokens[1]);
+    }
+    // The same token again is not tried again.
+    let server = ScriptedServer::new([ok(r#"{"ok":false,"error":"invalid_auth"}"#)]);
+    let message = message("hi");
+    let outcome = Attempt::new(&message).deliver(&server).await;
+    assert!(matches!(outcome, DeliveryOutcome::Failed(Failure::Permanent { .. })), "{outcome:?}");
 }
 
 #[tokio::test]

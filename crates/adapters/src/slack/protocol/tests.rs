@@ -5,6 +5,9 @@ use monoco_core::inbound::InboundEvent;
 use super::*;
 use crate::egress::{Egress, EgressTarget};
 use crate::slack::client::SlackClient;
+use crate::slack::config::DEFAULT_MAX_SILENCE_S;
+
+const SILENCE: Duration = Duration::from_secs(DEFAULT_MAX_SILENCE_S);
 
 fn workspace() -> SlackWorkspace {
     let base = EgressTarget::parse("http://127.0.0.1:9/api/", true).unwrap();
@@ -13,7 +16,7 @@ fn workspace() -> SlackWorkspace {
 
 fn actions(frame: &Value) -> Vec<FrameAction> {
     let (workspace, catch_up) = (workspace(), SlackCatchUp::new(None));
-    let socket = SlackSocket::new(&workspace, &catch_up);
+    let socket = SlackSocket::new(&workspace, &catch_up, SILENCE);
     socket.read_frame(SocketFrame::Text(&frame.to_string()), Timestamp::from_ms(0))
 }
 
@@ -36,7 +39,7 @@ fn hello_makes_the_connection_ready() {
 #[test]
 fn socket_that_delivers_nothing_is_noticed_within_three_minutes() {
     let (workspace, catch_up) = (workspace(), SlackCatchUp::new(None));
-    let timing = SlackSocket::new(&workspace, &catch_up).timing();
+    let timing = SlackSocket::new(&workspace, &catch_up, SILENCE).timing();
     let limit = timing.deadline_after_ping.unwrap();
     assert!(limit + timing.ready.unwrap() <= Duration::from_secs(180), "{timing:?}");
 }
@@ -89,7 +92,7 @@ fn frames_that_are_no_envelopes_are_ignored() {
         assert_eq!(actions(&frame), [], "{frame}");
     }
     let (workspace, catch_up) = (workspace(), SlackCatchUp::new(None));
-    let socket = SlackSocket::new(&workspace, &catch_up);
+    let socket = SlackSocket::new(&workspace, &catch_up, SILENCE);
     assert_eq!(socket.read_frame(SocketFrame::Binary(b"\xff"), Timestamp::from_ms(0)), []);
 }
 

@@ -24,6 +24,13 @@ fn start(server: &SocketServer, timing: SocketTiming) -> RunningLoop {
     RunningLoop::start(protocol, IdSink::default(), SocketConnector::default())
 }
 
+/// Waits until the server has answered so many more pings.
+async fn until_answered(running: &RunningLoop, pings: usize) {
+    let frames = || running.sink.reported(|event| *event == crate::ConnectionEvent::Frame);
+    let before = frames();
+    until("answers to pings", || frames() >= before + pings).await;
+}
+
 #[tokio::test]
 async fn half_dead_connection_is_replaced_when_a_ping_is_not_answered() {
     // The first connection stays open, and reads and sends nothing.
@@ -39,7 +46,7 @@ async fn half_dead_connection_is_replaced_when_a_ping_is_not_answered() {
     until("a second connection", || running.sink.connected() == 2).await;
     assert_eq!(running.sink.losses(), ["the server did not answer a ping"]);
     // A server that answers pings keeps its connection.
-    tokio::time::sleep(SHORT * 8).await;
+    until_answered(&running, 8).await;
     assert_eq!(server.accepted(), 2);
     running.stop().await;
 }
@@ -121,7 +128,7 @@ async fn connection_whose_server_stops_to_ping_is_replaced_although_it_answers()
     until("a second connection", || server.accepted() == 2).await;
     until("the gap", || running.protocol.gaps.lock().unwrap().len() == 2).await;
     until("the old one closed", || server.open.load(Ordering::SeqCst) == 1).await;
-    tokio::time::sleep(SHORT * 8).await;
+    until_answered(&running, 8).await;
     assert_eq!(server.accepted(), 2, "a server that never pings keeps its connection");
     running.stop().await;
 }
@@ -248,7 +255,10 @@ async fn jump_of_the_clock_checks_the_connection_at_once() {
             socket.drain().await;
         })
         .await;
-        let timing = SocketTiming { pong_deadline: Duration::from_millis(200), ..quick_timing() };
+        let quick = quick_timing();
+        let ping_interval = if is_dead { quick.ping_interval } else { SHORT };
+        let pong_deadline = Duration::from_millis(200);
+        let timing = SocketTiming { ping_interval, pong_deadline, ..quick };
         let clock =
             SocketClock { check_interval: Duration::from_millis(100), ..SocketClock::default() };
         let connector = SocketConnector { clock, ..SocketConnector::default() };
@@ -260,9 +270,7 @@ async fn jump_of_the_clock_checks_the_connection_at_once() {
         if is_dead {
             until("a new connection", || running.sink.connected() == 2).await;
         } else {
-            let is_pong = |event: &_| *event == crate::ConnectionEvent::Frame;
-            until("the pong", || running.sink.reported(is_pong) >= 1).await;
-            tokio::time::sleep(Duration::from_millis(400)).await;
+            until_answered(&running, 8).await;
             assert_eq!(running.sink.losses(), [""; 0]);
             assert_eq!(server.accepted(), 1);
         }

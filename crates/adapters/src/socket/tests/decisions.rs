@@ -317,3 +317,13 @@ fn merged_gap_contains_both() {
         assert_eq!(b.merge(a), want);
     }
 }
+
+#[test]
+fn server_can_change_the_time_between_pings() {
+    let mut health = SocketHealth::new(SocketTiming::default(), secs(10), secs(0));
+    health.set_ping_interval(secs(90));
+    for second in [10, 20, 30, 40, 50, 60, 70, 80] {
+        assert_eq!(health.check(secs(second)), HealthAction::Nothing, "{second}");
+    }
+    assert_eq!(health.check(secs(90)), HealthAction::Ping);
+}

@@ -4,5 +4,6 @@
 
 mod connections;
 mod decisions;
+mod encryption;
 mod frames;
 pub(super) mod support;

@@ -28,7 +28,7 @@ pub struct MailView {
     #[cfg_attr(test, schema(value_type = MailIndexEntrySchema))]
     pub entry: MailIndexEntry,
     /// Directory of the file: `inbound`, `archive`, `deadletter` or `gone`
-    pub place: Cow<'static, str>,
+    pub location: Cow<'static, str>,
     /// NEW, CLAIMED, COMPLETED or DEADLETTER, for this workspace
     pub status: Cow<'static, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -133,7 +133,7 @@ impl From<MailRow> for MailView {
     fn from(row: MailRow) -> Self {
         let state = row.claim.as_ref().map_or(ClaimState::New, |it| it.claiming.state.name());
         Self {
-            place: row.location.as_str().into(),
+            location: row.location.as_str().into(),
             status: state.as_str().into(),
             claim: row.claim.as_ref().map(Into::into),
             entry: row.entry,

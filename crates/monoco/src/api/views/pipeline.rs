@@ -90,7 +90,7 @@ pub struct WorkerView {
     /// Letters that an external worker is processing
     pub away: i64,
     /// Letters that the worker holds for a while
-    pub kept: i64,
+    pub held: i64,
 }
 
 /// What the current chains would do with letters.
@@ -98,7 +98,7 @@ pub struct WorkerView {
 #[cfg_attr(test, derive(ToSchema), schema(as = Replay))]
 pub struct ReplayView {
     /// Number of letters that were evaluated, oldest first
-    pub looked: usize,
+    pub evaluated: usize,
     /// Letters with a different outcome
     pub differ: Vec<ReplayDifferenceView>,
     /// End of the period; send it with the cursor to get the next page
@@ -147,7 +147,7 @@ impl WorkerView {
             down,
             waiting: 0,
             away: 0,
-            kept: 0,
+            held: 0,
         }
     }
 }

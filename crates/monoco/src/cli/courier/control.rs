@@ -46,7 +46,8 @@ pub fn stop(home: &Home, timeout: Duration) -> Result<(), CliError> {
 }
 
 /// Kills the courier and waits for its end.
-pub fn kill(home: &Home) -> Result<(), CliError> {
+pub fn kill(context: &CliContext) -> Result<(), CliError> {
+    let home = &context.home;
     let pid = holder(home)?;
     signal(pid, Signal::KILL)?;
     let number = pid.as_raw_nonzero();
@@ -54,12 +55,12 @@ pub fn kill(home: &Home) -> Result<(), CliError> {
         let message = format!("courier process {number} was killed but has not ended within 10 s");
         return Err(CliError::new(CliExit::Courier, message));
     }
-    note(&format!("killed process {number}; interrupted work is resumed at the next start"));
-    Ok(())
+    let message = format!("killed process {number}; interrupted work is resumed at the next start");
+    output::done(context.format, &message, &json!({"killed": number}))
 }
 
-/// Sends SIGHUP to the courier and prints the result of the reload.
-pub fn reload(home: &Home) -> Result<(), CliError> {
+/// Sends SIGHUP to the courier and returns what the reload has changed.
+pub fn reload(home: &Home) -> Result<Vec<String>, CliError> {
     let number = |running: &CourierInfo| running.reload.as_ref().map_or(0, |last| last.number);
     let before = home.running().ok_or_else(CliError::no_courier)?;
     signal(holder(home)?, Signal::HUP)?;
@@ -80,13 +81,16 @@ pub fn reload(home: &Home) -> Result<(), CliError> {
         return Err(CliError::new(CliExit::NotPossible, format!("config not reloaded: {error}"))
             .hint("fix the config; the courier keeps the previous one"));
     }
-    if result.changes.is_empty() {
-        note("config reloaded, nothing changed");
+    Ok(result.changes)
+}
+
+/// Describes what a reload has changed, for people.
+pub fn describe_reload(changes: &[String]) -> String {
+    if changes.is_empty() {
+        return "config reloaded, nothing changed".to_owned();
     }
-    for change in result.changes {
-        note(&format!("config reloaded: {}", output::escape_line(&change)));
-    }
-    Ok(())
+    let line = |change: &String| format!("config reloaded: {}", output::escape_line(change));
+    changes.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// Rebuilds the mailbox files: through the courier, or directly when no courier is running.

@@ -4,10 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use monoco_fs::FileOptions;
+use serde_json::json;
 
 use crate::cli::CliContext;
 use crate::cli::failure::{CliError, CliExit};
-use crate::cli::output::{note, print};
+use crate::cli::output::{self, OutputFormat, note, print};
 
 #[derive(Debug, clap::Args)]
 pub struct InstallArgs {
@@ -47,6 +48,9 @@ pub fn run(context: &CliContext, args: &InstallArgs) -> Result<(), CliError> {
     let path = if macos { launchd_path()? } else { systemd_path()? };
     write_unit(&path, &unit, args.force)?;
     let next = if macos { launchd_next(&path) } else { systemd_next() };
+    if context.format == OutputFormat::Json {
+        output::print_json(&json!({"unit": path, "commands": next, "enabled": args.now}))?;
+    }
     if !args.now {
         note("run these commands to enable the service:");
         for command in &next {

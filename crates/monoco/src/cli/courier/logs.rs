@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::cli::CliContext;
 use crate::cli::failure::{CliError, CliExit};
-use crate::cli::output::{self, OutputFormat, note, print};
+use crate::cli::output::{self, OutputFormat, print};
 use crate::cli::since;
 use crate::clock::wall_now;
 use crate::log;
@@ -86,7 +86,7 @@ struct LogLineHead<'a> {
 pub fn run(context: &CliContext, args: LogsArgs) -> Result<(), CliError> {
     let path = context.home.log();
     if let Some(LogsCommand::Clean) = args.command {
-        return clean(&path);
+        return clean(context.format, &path);
     }
     if !path.exists() {
         return Err(CliError::new(CliExit::NotPossible, "there is no log yet")
@@ -117,7 +117,7 @@ pub fn run(context: &CliContext, args: LogsArgs) -> Result<(), CliError> {
     }
 }
 
-fn clean(path: &Path) -> Result<(), CliError> {
+fn clean(format: OutputFormat, path: &Path) -> Result<(), CliError> {
     let mut removed = 0;
     for number in 1..=log::KEPT {
         removed += u32::from(fs::remove_file(log::old(path, number)).is_ok());
@@ -128,8 +128,8 @@ fn clean(path: &Path) -> Result<(), CliError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(error.into()),
     }
-    note(&format!("{removed} log files deleted or emptied"));
-    Ok(())
+    let message = format!("{removed} log files deleted or emptied");
+    output::done(format, &message, &json!({"removed": removed}))
 }
 
 /// Returns the last `count` matching entries of all log files, oldest first. Reads only the
@@ -379,7 +379,7 @@ stack backtrace
         let found = newest(&path, u64::MAX, 2, &LogFilter::default()).unwrap();
         let hours: Vec<_> = found.iter().map(|entry| head(entry).unwrap().message).collect();
         assert_eq!(hours, ["2", "3"]);
-        clean(&path).unwrap();
+        clean(OutputFormat::Table, &path).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "");
         assert!(!log::old(&path, 1).exists() && !log::old(&path, 2).exists());
     }

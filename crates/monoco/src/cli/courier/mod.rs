@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::CliContext;
 use super::failure::CliError;
 use super::{output, token};
@@ -92,12 +94,15 @@ pub fn run(context: &CliContext, command: CourierCommand) -> Result<(), CliError
         CourierCommand::Start(args) => start::run(context, args),
         CourierCommand::Stop { timeout } => {
             control::stop(&context.home, Duration::from_secs(timeout))?;
-            output::note("courier stopped");
-            Ok(())
+            output::done(context.format, "courier stopped", &json!({"stopped": true}))
         }
         CourierCommand::Restart(args) => start::restart(context, args),
-        CourierCommand::Kill => control::kill(&context.home),
-        CourierCommand::Reload => control::reload(&context.home),
+        CourierCommand::Kill => control::kill(context),
+        CourierCommand::Reload => {
+            let changes = control::reload(&context.home)?;
+            let message = control::describe_reload(&changes);
+            output::done(context.format, &message, &json!({"changes": changes}))
+        }
         CourierCommand::Status(args) => super::block_on(status::run(context, args)),
         CourierCommand::Stream(args) => super::block_on(stream::run(context, args)),
         CourierCommand::StreamTest(args) => super::block_on(stream_test::run(context, args)),

@@ -4,14 +4,19 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+
+use serde_json::json;
 
 use super::control;
 use crate::cli::client::Client;
 use crate::cli::failure::{CliError, CliExit};
-use crate::cli::output::{escape_line, note};
+use crate::cli::output::{self, OutputFormat, escape_line, note};
 use crate::cli::{CliContext, block_on};
 use crate::config::{ConfigSource, default_owner};
 use crate::home::{CourierInfo, Home, HomeError};
@@ -23,6 +28,14 @@ const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often `start` checks whether the courier answers.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The variable that limits the arenas of the allocator of glibc. By default each thread gets one
+/// of up to 8 arenas per core, and every arena keeps what was once in use: with 10,000 mails, the
+/// courier had 80 MiB with 13 arenas, 61 MiB with 4, and 54 MiB with 2.
+const ARENAS_VARIABLE: &str = "MALLOC_ARENA_MAX";
+
+/// Arenas for one core, and for many.
+const ARENAS: RangeInclusive<usize> = 2..=4;
 
 /// Bytes of the log that are searched for the error of a failed start.
 const MAX_LOG_BYTES: u64 = 64 << 10;
@@ -64,6 +77,9 @@ struct StartOptions {
 
 pub fn run(context: &CliContext, args: StartArgs) -> Result<(), CliError> {
     let source = args.options.applied_to(ConfigSource::of(&context.home))?;
+    if args.foreground {
+        limit_arenas();
+    }
     match (args.foreground, args.detached) {
         (_, true) => detached(context, source),
         (true, false) => foreground(context, source),
@@ -97,6 +113,23 @@ impl StartOptions {
             debug: self.debug || before.debug,
         })
     }
+}
+
+/// Replaces this process by one with few arenas: the allocator reads its settings only when a
+/// process starts. Returns when the environment has a limit already, or when it is not possible;
+/// the courier then runs with more memory.
+fn limit_arenas() {
+    if !cfg!(target_env = "gnu") || std::env::var_os(ARENAS_VARIABLE).is_some() {
+        return;
+    }
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let arenas = cores.clamp(*ARENAS.start(), *ARENAS.end());
+    let Ok(program) = std::env::current_exe() else { return };
+    let mut args = std::env::args_os();
+    let mut command = Command::new(&program);
+    command.arg0(args.next().unwrap_or_else(|| program.into_os_string()));
+    let error = command.args(args).env(ARENAS_VARIABLE, arenas.to_string()).exec();
+    note(&format!("cannot limit the memory of the allocator: {error}"));
 }
 
 fn foreground(context: &CliContext, config: ConfigSource) -> Result<(), CliError> {
@@ -156,6 +189,16 @@ fn background(context: &CliContext, source: &ConfigSource) -> Result<(), CliErro
             return Err(not_started(status, &path, log_start));
         }
         if let Some(running) = ready_courier(home, &child) {
+            if context.format == OutputFormat::Json {
+                return output::print_json(&json!({
+                    "pid": running.pid,
+                    "version": running.version,
+                    "address": format!("http://{}", running.address()),
+                    "webhooks": format!("http://{}", running.webhook_address()),
+                    "token_file": home.token_path(),
+                    "log": path,
+                }));
+            }
             print_addresses(home, &running);
             note(&format!("log file {}", path.display()));
             return Ok(());
@@ -187,7 +230,7 @@ fn spawn(home: &Home, source: &ConfigSource, log: File) -> Result<Child, CliErro
     if source.debug {
         args.push("--debug".into());
     }
-    let mut command = std::process::Command::new(std::env::current_exe()?);
+    let mut command = Command::new(std::env::current_exe()?);
     // The courier must not keep the current directory of the user busy.
     command.args(args).current_dir(home.path()).stdin(Stdio::null());
     command.stdout(log.try_clone()?).stderr(log);

@@ -82,7 +82,7 @@ async fn why_no_file(mailbox: &MailboxContext<'_>, id: &str) -> Option<CliError>
     let client = mailbox.context.client().ok()?;
     let path = format!("/api/v1/messages/{}", segment(id));
     let detail: MailDetailView = client.get(&path).await.ok()?;
-    let why = match detail.mail.place.as_ref() {
+    let why = match detail.mail.location.as_ref() {
         "held" => "it is held because its sender is a stranger; no workspace can pull it",
         "gone" => "it has expired and its file was removed",
         _ => "its file is not written yet",

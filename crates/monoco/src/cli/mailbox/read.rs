@@ -1,6 +1,6 @@
 //! `monoco mailbox read`: prints Mails, with untrusted text between delimiters.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use monoco_core::inbound::Artifact;
@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use super::claim::worst;
 use super::{MailboxContext, no_such, random, read_ids};
 use crate::cli::failure::{CliError, CliExit};
-use crate::cli::output::{self, OutputFormat, ToCell, escape_line, escape_lines, print};
+use crate::cli::output::{
+    self, OutputFormat, ToCell, escape_line, escape_lines, print, print_bytes,
+};
 use monoco_mailbox::inbox::{self, MailSelector};
 use monoco_mailbox::index::IndexReader;
 use monoco_mailbox::paths::MailFile;
@@ -237,16 +239,10 @@ fn attachment(mailbox: &MailboxContext<'_>, artifact: &Artifact) -> String {
 
 /// Prints text unchanged; escapes it if stdout is a terminal.
 fn print_exact(text: &str) -> Result<(), CliError> {
-    let mut stdout = std::io::stdout().lock();
-    if stdout.is_terminal() {
-        drop(stdout);
+    if std::io::stdout().is_terminal() {
         return print(&escape_lines(text));
     }
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        // The reader has closed the pipe.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => Ok(other?),
-    }
+    print_bytes(text.as_bytes())
 }
 
 #[cfg(test)]

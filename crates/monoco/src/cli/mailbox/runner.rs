@@ -17,7 +17,8 @@ use super::claim::claim_step;
 use super::read::{author_line, fence, trust_name};
 use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{escape_line, escape_lines, note};
-use monoco_mailbox::child::{self, CommandChild, CommandJob, CommandOutput};
+use crate::supervisor::{Leftovers, supervised};
+use monoco_mailbox::child::{self, CommandChild, CommandJob, CommandOutput, SIGNAL_CODE};
 use monoco_mailbox::claim_info::ClaimInfo;
 use monoco_mailbox::workspace::WorkspaceDir;
 
@@ -106,7 +107,7 @@ pub fn shell_command(line: &str) -> Result<Vec<OsString>, CliError> {
 
 /// Returns the exit code of a process that was ended by a signal.
 pub const fn code_of(signal: Signal) -> i32 {
-    128 + signal.as_raw()
+    SIGNAL_CODE + signal.as_raw()
 }
 
 impl MailRunner<'_> {
@@ -197,13 +198,12 @@ impl MailRunner<'_> {
             },
             err: |bytes| std::io::stderr().write_all(bytes),
         };
-        child::start(CommandJob { command: self.command, variables, input, log, output }).map_err(
-            |error| {
-                let program = self.command.first().cloned().unwrap_or_default();
-                let message = format!("cannot run {}: {error}", program.display());
-                CliError::new(CliExit::NotPossible, message)
-            },
-        )
+        let command = supervised(self.command, 0, Leftovers::Keep);
+        child::start(CommandJob { command, variables, input, log, output }).map_err(|error| {
+            let program = self.command.first().cloned().unwrap_or_default();
+            let message = format!("cannot run {}: {error}", program.display());
+            CliError::new(CliExit::NotPossible, message)
+        })
     }
 
     /// Waits for the command and renews the claim. Returns how the command ended, whether the
@@ -230,12 +230,16 @@ impl MailRunner<'_> {
                 status = child.ended() => return Ok((status?, lost, stopped)),
                 signal = signals.received() => {
                     // A second signal kills the command at once.
-                    child.signal(if stopped.is_some() { Signal::KILL } else { signal });
+                    if stopped.is_some() {
+                        child.kill();
+                    } else {
+                        child.signal(signal);
+                    }
                     stopped = Some(signal);
                     kill_at = Some(kill_at.unwrap_or_else(|| Instant::now() + KILL_DELAY));
                 }
                 () = sleep_until(kill_at.unwrap_or(far)), if kill_at.is_some() => {
-                    child.signal(Signal::KILL);
+                    child.kill();
                     kill_at = Some(far);
                 }
                 () = sleep_until(renew_at), if !lost => {

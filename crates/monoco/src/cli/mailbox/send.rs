@@ -289,13 +289,20 @@ fn provider(
         Some(tunnel) => configured(tunnel),
         None => all.first().filter(|_| all.len() == 1).copied(),
     };
-    found.map(str::to_owned).ok_or_else(|| {
-        let message = match tunnel {
-            Some(tunnel) => format!("cannot determine the provider of tunnel {tunnel}"),
-            None => "cannot determine the provider of this message".to_owned(),
-        };
-        CliError::usage(message).hint("pass --provider, such as --provider webhook")
+    found.map(str::to_owned).ok_or_else(|| match tunnel {
+        Some(tunnel) if tunnels.is_some() => {
+            let message = format!("not sent: there is no tunnel {tunnel}");
+            CliError::new(CliExit::NotPossible, message)
+                .hint("`monoco tunnel list` lists all tunnels")
+        }
+        Some(tunnel) => needs_provider(&format!("of tunnel {tunnel}")),
+        None => needs_provider("of this message"),
     })
+}
+
+fn needs_provider(of: &str) -> CliError {
+    CliError::usage(format!("cannot determine the provider {of}"))
+        .hint("pass --provider, such as --provider webhook")
 }
 
 /// Waits until a draft is archived or dead.

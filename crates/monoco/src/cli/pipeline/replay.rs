@@ -30,7 +30,7 @@ pub struct ReplayArgs {
 /// Results of all pages so far.
 #[derive(Default)]
 struct ReplaySummary {
-    looked: usize,
+    evaluated: usize,
     differ: usize,
     moved: usize,
     /// All letters with a different outcome, for JSON output.
@@ -48,15 +48,15 @@ pub async fn run(context: &CliContext, args: ReplayArgs) -> Result<(), CliError>
     let counted = std::io::stderr().is_terminal();
     loop {
         let page: ReplayView = client.post("/api/v1/pipeline/replay", &request).await?;
-        found.looked += page.looked;
+        found.evaluated += page.evaluated;
         clear_progress(counted);
         for letter in page.differ {
             found.add(context.format, letter)?;
         }
         if counted {
-            let ReplaySummary { looked, differ, .. } = &found;
+            let ReplaySummary { evaluated, differ, .. } = &found;
             // Progress output; an error is ignored.
-            let _ = write!(std::io::stderr(), "{looked} letters evaluated, {differ} differ ");
+            let _ = write!(std::io::stderr(), "{evaluated} letters evaluated, {differ} differ ");
         }
         let Some(cursor) = page.next_cursor else { break };
         request["cursor"] = cursor.into();
@@ -92,13 +92,13 @@ impl ReplaySummary {
     }
 
     fn end(self, format: OutputFormat, dry_run: bool) -> Result<(), CliError> {
-        let Self { looked, differ, moved, letters } = self;
+        let Self { evaluated, differ, moved, letters } = self;
         if format == OutputFormat::Json {
-            let answer = json!({"looked": looked, "differ": letters, "moved": moved});
+            let answer = json!({"evaluated": evaluated, "differ": letters, "moved": moved});
             return output::print_json(&answer);
         }
         let end = if dry_run { String::new() } else { format!(", {moved} run again") };
-        output::note(&format!("{looked} letters evaluated, {differ} would differ{end}"));
+        output::note(&format!("{evaluated} letters evaluated, {differ} would differ{end}"));
         Ok(())
     }
 }

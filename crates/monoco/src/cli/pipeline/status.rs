@@ -67,7 +67,7 @@ fn show(format: OutputFormat, status: &PipelineView) -> Result<(), CliError> {
         ("seconds", |(_, worker)| Some(format!("{:.3}", worker.seconds))),
         ("waiting", |(_, worker)| worker.waiting.cell()),
         ("away", |(_, worker)| worker.away.cell()),
-        ("kept", |(_, worker)| worker.kept.cell()),
+        ("held", |(_, worker)| worker.held.cell()),
         ("down", |(_, worker)| worker.down.cell()),
     ];
     let workers: Vec<_> = status.workers.iter().collect();

@@ -1,6 +1,6 @@
 //! `monoco tunnel add`: asks for what the provider needs, tests it and writes the tunnel's file.
 
-use monoco_adapters::registry::{self, PLANNED_PROVIDERS, PROVIDERS, Provider};
+use monoco_adapters::registry::{self, PROVIDERS, Provider};
 use monoco_core::config::or_list;
 use monoco_core::filter::nearest;
 use serde_json::json;
@@ -107,9 +107,6 @@ fn find_provider(name: &str) -> Result<&'static Provider, CliError> {
     registry::find(name).ok_or_else(|| {
         let names: Vec<_> = PROVIDERS.iter().map(|provider| provider.name).collect();
         let hint = match nearest(name, &names) {
-            _ if PLANNED_PROVIDERS.contains(&name) => {
-                "the provider is not in this version".to_owned()
-            }
             Some(meant) => format!("did you mean {meant}?"),
             None => format!("expected {}", or_list(&names)),
         };

@@ -194,7 +194,8 @@ fn reload(home: &Home, source: &ConfigSource) -> Result<(), CliError> {
         note(&format!("the running courier reads another config: {}", config.display()));
         return Ok(());
     }
-    control::reload(home)
+    note(&control::describe_reload(&control::reload(home)?));
+    Ok(())
 }
 
 fn invalid(error: &InvalidConfig, help: &str) -> CliError {

@@ -43,6 +43,15 @@ struct ScriptedFiles {
     busy: watch::Sender<usize>,
 }
 
+/// Counts a download that hangs as ended when it is dropped.
+struct EndedDownload<'a>(&'a watch::Sender<usize>);
+
+impl Drop for EndedDownload<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|busy| *busy -= 1);
+    }
+}
+
 #[async_trait]
 impl Adapter for ScriptedFiles {
     fn id(&self) -> &TunnelId {
@@ -82,6 +91,7 @@ impl Adapter for ScriptedFiles {
             }
             Answer::Hangs => {
                 self.busy.send_modify(|busy| *busy += 1);
+                let _ended = EndedDownload(&self.busy);
                 std::future::pending().await
             }
             Answer::Panics => panic!("scripted"),
@@ -262,6 +272,29 @@ async fn file_that_was_being_fetched_is_fetched_after_a_restart() {
     fixture.start();
     let file = fixture.mail().await.messages[0].artifacts[0].clone();
     assert_eq!(file.hash, Some(ObjId::of(ObjKind::Bytes, b"x")));
+    fixture.tasks.finish().await;
+}
+
+/// Four downloads that hang would otherwise keep the tunnel from fetching anything for 300 s.
+#[tokio::test]
+async fn download_ends_when_its_message_is_recalled() {
+    let fixture = Fixture::new(vec![("next", vec![Answer::Bytes(b"x")])]).await;
+    fixture.receive(vec![received(message("1", &["a", "b", "c", "d"]))]).await;
+    fixture.start();
+    let mut busy = fixture.adapter.busy.subscribe();
+    let all = busy.wait_for(|busy| *busy == MAX_FETCHES_PER_TUNNEL);
+    tokio::time::timeout(PATIENCE, all).await.unwrap().unwrap();
+    let recall = MessageRecall {
+        recall_id: "r".to_owned(),
+        message_id: "1".to_owned(),
+        session: message("1", &[]).session,
+        by: None,
+        at: None,
+    };
+    fixture.receive(vec![InboundEvent::Recall(recall), received(message("2", &["next"]))]).await;
+    tokio::time::timeout(PATIENCE, busy.wait_for(|busy| *busy == 0)).await.unwrap().unwrap();
+    let mail = fixture.mail().await;
+    assert!(mail.messages[1].artifacts[0].hash.is_some(), "{:?}", mail.messages);
     fixture.tasks.finish().await;
 }
 

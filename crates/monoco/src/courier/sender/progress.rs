@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use monoco_adapters::DeliveryProgress;
-use monoco_core::delivery::{Delivery, DeliveryOutcome, SentPart};
+use monoco_core::delivery::{Delivery, DeliveryOutcome, SentPart, ThrottleScope};
 use monoco_core::retry::Failure;
 use tokio::time::Instant;
 
 use super::{DeliverySender, MAX_SLOT_WAIT};
+
+/// Why an attempt ends between two parts.
+const NEXT_PART_WAITS: &str = "the next part waits for the rate limit of the provider";
 
 /// The receipts of one attempt.
 pub struct PartReceipts<'a> {
@@ -24,13 +27,16 @@ struct AttemptState {
     deadline: Instant,
     /// Whether the slot of the part that is being sent is reserved.
     has_slot: bool,
+    /// How long the next part has to wait, when the attempt ends because of that.
+    next_slot: Option<Duration>,
 }
 
 impl<'a> PartReceipts<'a> {
     /// The first part has a slot.
     pub fn new(sender: &'a DeliverySender, delivery: &'a Delivery) -> Self {
         let timeout = sender.tunnel.adapter.attempt_timeout();
-        let state = AttemptState { deadline: Instant::now() + timeout, has_slot: true };
+        let state =
+            AttemptState { deadline: Instant::now() + timeout, has_slot: true, next_slot: None };
         Self { sender, delivery, timeout, state: Mutex::new(state) }
     }
 
@@ -80,17 +86,29 @@ impl<'a> PartReceipts<'a> {
                 pacer.reserve(plan.kind, &plan.address, &limits, now);
             }
             let slot = pacer.target_slot(plan.kind, &plan.address, &limits, now);
-            slot.max(pacer.tunnel_slot(plan.kind, &limits, now))
-                .max(pacer.paused_until(now).unwrap_or(now))
+            slot.max(pacer.tunnel_slot(&limits, now)).max(pacer.paused_until(now).unwrap_or(now))
         };
         let wait = slot.since(now);
         if wait > MAX_SLOT_WAIT {
-            let detail = "the next part waits for the rate limit of the provider".to_owned();
+            self.state().next_slot = Some(wait);
+            let detail = NEXT_PART_WAITS.to_owned();
             let retry_after_ms = u64::try_from(wait.as_millis()).ok();
             return Err(Failure::Temporary { detail, retry_after_ms, error_code: None });
         }
         tokio::time::sleep(wait).await;
         Ok(())
+    }
+
+    /// Returns the outcome of an attempt that ended because the next part has to wait for a rate
+    /// limit. It is no failure of the message, and does not count as an attempt.
+    pub fn throttled_outcome(&self) -> Option<DeliveryOutcome> {
+        let retry_after = self.state().next_slot?;
+        Some(DeliveryOutcome::Throttled {
+            detail: NEXT_PART_WAITS.to_owned(),
+            error_code: None,
+            retry_after: Some(retry_after),
+            scope: ThrottleScope::Target,
+        })
     }
 
     fn extend(&self) {

@@ -7,7 +7,7 @@ use monoco_core::letter::{
 };
 use monoco_core::object::MsgObject;
 use monoco_store::{
-    DispatchRequest, LetterSource, NextAction, SendRequest, StoreError, StoreInboundRequest,
+    DispatchRequest, LetterSource, NextAction, SendRequest, StoreInboundRequest, StoreResult,
 };
 
 use super::{LetterDispatcher, LetterInProgress, tunnel_of};
@@ -19,7 +19,7 @@ impl LetterDispatcher {
         &self,
         config: &PipelineConfig,
         letter: &LetterInProgress,
-    ) -> Result<NextAction, StoreError> {
+    ) -> StoreResult<NextAction> {
         let (row, current) = (&letter.row, letter.run.letter());
         let (message, not_before) = match &row.source {
             LetterSource::Submitted { .. } => (self.submitted_message(config, letter).await?, None),
@@ -40,7 +40,7 @@ impl LetterDispatcher {
         &self,
         config: &PipelineConfig,
         letter: &LetterInProgress,
-    ) -> Result<Result<MsgObject, FinishError>, StoreError> {
+    ) -> StoreResult<Result<MsgObject, FinishError>> {
         let (row, current) = (&letter.row, letter.run.letter());
         let subject = match current.is_mail() && current.extra("subject").is_none() {
             true => monoco_mime::subject(&current.bytes()),

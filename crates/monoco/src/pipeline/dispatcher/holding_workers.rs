@@ -5,7 +5,7 @@ use std::time::Duration;
 use monoco_core::letter::{LetterStateData, Verdict, WorkerName, WorkerResult};
 use monoco_core::rate_limit::{Rate, ReservedUntil, reserve};
 use monoco_core::time::Timestamp;
-use monoco_store::{LetterRow, StoreError};
+use monoco_store::{LetterRow, StoreResult};
 
 use super::{BatchContext, LetterDispatcher, LetterInProgress, PendingLetter};
 use crate::pipeline::workers::downcast;
@@ -18,7 +18,7 @@ impl LetterDispatcher {
         &self,
         batch: &mut BatchContext<'_>,
         pending: &[PendingLetter],
-    ) -> Result<(), StoreError> {
+    ) -> StoreResult<()> {
         let mut keys = Vec::new();
         for PendingLetter { row, .. } in
             pending.iter().filter(|letter| letter.row.held_by.is_none())
@@ -40,7 +40,7 @@ impl LetterDispatcher {
         &self,
         batch: &mut BatchContext<'_>,
         keys: Vec<String>,
-    ) -> Result<(), StoreError> {
+    ) -> StoreResult<()> {
         if keys.is_empty() {
             return Ok(());
         }
@@ -59,7 +59,7 @@ impl LetterDispatcher {
         letter: &mut LetterInProgress,
         holder: WorkerName,
         key: Option<String>,
-    ) -> Result<(), StoreError> {
+    ) -> StoreResult<()> {
         let worker = batch.config.workers.get(&holder);
         let merge = worker.and_then(|worker| downcast::<MergeConfig>(&**worker));
         let note = match (merge, key) {
@@ -84,7 +84,7 @@ impl LetterDispatcher {
         holder: &WorkerName,
         key: &str,
         merge: &MergeConfig,
-    ) -> Result<Option<String>, StoreError> {
+    ) -> StoreResult<Option<String>> {
         let own = letter.row.id;
         batch.merged.insert(own);
         let limit = merge.max_letters + batch.merged.len();
@@ -118,7 +118,7 @@ impl LetterDispatcher {
         name: &WorkerName,
         key: &str,
         merge: &MergeConfig,
-    ) -> Result<Timestamp, StoreError> {
+    ) -> StoreResult<Timestamp> {
         let window_key = (name.clone(), key.to_owned());
         let open = match batch.windows.get(&window_key) {
             Some(open) => Some(*open),
@@ -147,7 +147,7 @@ impl LetterDispatcher {
         letter: &mut LetterInProgress,
         name: &WorkerName,
         limit: &LimitConfig,
-    ) -> Result<Timestamp, StoreError> {
+    ) -> StoreResult<Timestamp> {
         let tunnel = letter.row.tunnel.as_ref();
         let keys: Vec<_> = limit.slots(name, tunnel, letter.run.letter()).collect();
         let unread = keys.iter().filter(|(key, _)| !batch.reserved.contains_key(key));

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use monoco_core::config::InvalidConfig;
+use monoco_mailbox::child::signal_of;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::oneshot;
@@ -23,7 +24,7 @@ use super::{
     seconds,
 };
 use crate::pipeline::workers::{Worker, WorkerKind, WorkerSection, changed};
-use crate::supervisor::{SIGNAL_CODE, START_ERROR, supervised};
+use crate::supervisor::{self, Leftovers, START_ERROR, supervised};
 
 pub const KIND: WorkerKind = WorkerKind {
     name: "exec",
@@ -114,8 +115,7 @@ pub async fn run_command(
 
 fn exit_result(status: ExitStatus, out: Vec<u8>, err: &OutputTail) -> AttemptResult {
     let last = err.last_line();
-    let signal = |code: i32| Some(code - SIGNAL_CODE).filter(|signal| (1..=64).contains(signal));
-    match (status.code(), status.signal().or_else(|| status.code().and_then(signal))) {
+    match (status.code(), status.signal().or_else(|| status.code().and_then(signal_of))) {
         (_, Some(9)) => AttemptResult::Failed("killed by signal 9 (out of memory?)".to_owned()),
         (_, Some(signal)) => AttemptResult::Failed(format!("killed by signal {signal}")),
         (Some(0), _) if out.trim_ascii().is_empty() => {
@@ -132,7 +132,7 @@ fn exit_result(status: ExitStatus, out: Vec<u8>, err: &OutputTail) -> AttemptRes
 }
 
 fn prepare(words: &[String], memory: u64) -> Command {
-    let mut command = supervised(words, memory);
+    let mut command = supervised(words, memory, Leftovers::Kill);
     command
         .current_dir("/")
         .env_clear()
@@ -161,7 +161,12 @@ async fn start(mut command: Command) -> io::Result<RunningCommand> {
             let (exit_sender, exit) = oneshot::channel();
             // When the receiver is gone, the running command is dropped, and so ended.
             drop(started_sender.send(Ok(RunningCommand { pipes, exit })));
-            drop(exit_sender.send(child.wait()));
+            let exit = child.wait();
+            if exit.as_ref().is_ok_and(|status| status.signal().is_some()) {
+                // A supervisor that was killed has killed nothing.
+                supervisor::kill_orphans();
+            }
+            drop(exit_sender.send(exit));
         }
     };
     std::thread::Builder::new().name("worker".to_owned()).spawn(watch)?;

@@ -7,7 +7,7 @@ use monoco_adapters::egress::Egress;
 use monoco_adapters::webhook::wire::Signer;
 use monoco_core::letter::{LetterStateData, Verdict, WorkerName, WorkerRequest, WorkerVerdict};
 use monoco_core::time::Timestamp;
-use monoco_store::{LetterRow, StoreError};
+use monoco_store::{LetterRow, StoreResult};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -96,7 +96,7 @@ impl RequestLoop {
     }
 
     /// Leases letters that are due, and fails those of interrupted attempts.
-    async fn lease(&self, limit: usize) -> Result<Vec<LetterRow>, StoreError> {
+    async fn lease(&self, limit: usize) -> StoreResult<Vec<LetterRow>> {
         if limit == 0 {
             return Ok(Vec::new());
         }

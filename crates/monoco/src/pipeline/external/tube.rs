@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use monoco_core::config::InvalidConfig;
 use monoco_core::letter::{LetterId, LetterState, WorkerName};
 use monoco_core::time::Timestamp;
-use monoco_store::{LetterRow, NextAction, StoreError};
+use monoco_store::{LetterRow, NextAction, StoreError, StoreResult};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -234,7 +234,7 @@ impl TubeLoop {
 
     /// Puts letters that are due into the tube. Returns whether beanstalkd accepted all of
     /// them, `None` when there were none.
-    async fn put_due_letters(&self, up: bool) -> Result<Option<bool>, StoreError> {
+    async fn put_due_letters(&self, up: bool) -> StoreResult<Option<bool>> {
         let free = self.worker.config.parallel.saturating_sub(self.in_flight.lock().len());
         // A server that was down is tried with a single letter.
         let free = if up { free } else { free.min(1) };
@@ -510,7 +510,7 @@ impl TubeResultReader {
     /// Returns the letter that an answer belongs to, `None` when no worker of this tube has it
     /// or when the answer belongs to another attempt. Such an answer does not count as a failed
     /// attempt: it may be a repeated answer of an earlier worker of the chain.
-    async fn find_letter(&self, body: &[u8]) -> Result<Option<LetterRow>, StoreError> {
+    async fn find_letter(&self, body: &[u8]) -> StoreResult<Option<LetterRow>> {
         let Some(AnsweredLetter { id, nonce: answered }) = answered_letter(body) else {
             let start = String::from_utf8_lossy(&body[..body.len().min(100)]);
             tracing::warn!(start = %start.escape_debug(), "worker answer names no letter");

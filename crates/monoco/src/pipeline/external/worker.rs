@@ -9,7 +9,7 @@ use monoco_core::letter::{
     LetterId, LetterStateData, Verdict, WorkerName, WorkerRequest, WorkerResult,
 };
 use monoco_core::retry::{Backoff, Jitter};
-use monoco_store::{LetterRow, LetterStep, NextAction, StoreError};
+use monoco_store::{LetterRow, LetterStep, NextAction, StoreError, StoreResult};
 
 use super::{ExternalWorkerConfig, WhenDown};
 use crate::clock;
@@ -36,7 +36,7 @@ impl ExternalWorker {
     /// # Errors
     ///
     /// Fails when the store cannot be read or written.
-    pub async fn lease(&self, limit: usize) -> Result<Vec<LetterRow>, StoreError> {
+    pub async fn lease(&self, limit: usize) -> StoreResult<Vec<LetterRow>> {
         let (store, now) = (self.dispatcher.store(), self.dispatcher.now());
         let due = store.due_letters(Some(&self.name), limit, now).await?;
         // A letter whose attempts each crashed the courier has used them up as well.
@@ -153,7 +153,7 @@ pub async fn record_results(
     }
 }
 
-fn is_settled<T>(id: LetterId, result: Result<T, StoreError>) -> bool {
+fn is_settled<T>(id: LetterId, result: StoreResult<T>) -> bool {
     match result {
         // A conflict: the letter was moved meanwhile, and the result is late.
         Ok(_) | Err(StoreError::Conflict { .. } | StoreError::InvalidTransition(_)) => true,

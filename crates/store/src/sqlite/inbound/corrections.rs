@@ -1,5 +1,4 @@
-//! Edits and recalls: finds the newest version of a message, lets core decide, and writes the
-//! result.
+//! Edits and recalls: finds the versions of a message, lets core decide, and writes the result.
 //!
 //! The text of a merged message can be in a file, so it is read before the writer thread runs.
 //! If the message has moved on meanwhile, the correction is stale and is prepared again.
@@ -7,8 +6,8 @@
 use monoco_core::did::TunnelId;
 use monoco_core::event::EventKind;
 use monoco_core::inbound::{
-    EditAction, InboundMessage, MessageEdit, MessageRecall, RecallAction, StoredVersion,
-    ValidInboundMessage, decide_edit, decide_recall,
+    EditAction, InboundMessage, MessageEdit, MessageRecall, RecallAction, RecallFollowUp,
+    RecallStep, StoredVersion, ValidInboundMessage, decide_edit, decide_recall,
 };
 use monoco_core::letter::{LetterId, LetterState};
 use monoco_core::mail::Mail;
@@ -24,21 +23,22 @@ use crate::sqlite::events::{self, EventSubject};
 use crate::sqlite::letters::corrections as letters;
 use crate::sqlite::rows;
 use crate::sqlite::writer::Tx;
-use crate::sqlite::{SqliteStore, contacts, external_ids, objects};
+use crate::sqlite::{SqliteStore, contacts, external_ids, objects, purged_files};
 use crate::{
     StoreError, StoreEventResult, StoreInboundEvent, StoreInboundRequest, StoreInboundResult,
 };
 
-const SET_NEWEST: &str = "
-    INSERT INTO corrected_messages (external_id, newest) VALUES (?1, ?2)
-        ON CONFLICT (external_id) DO UPDATE SET newest = excluded.newest
+const ADD_VERSION: &str = "
+    INSERT INTO corrected_messages (external_id, version) VALUES (?1, ?2)
+        ON CONFLICT DO NOTHING
 ";
 
-const NEWEST: &str = "
-    SELECT c.newest, e.object
+const LATER_VERSIONS: &str = "
+    SELECT c.version, e.object
       FROM corrected_messages c
-      JOIN external_ids e ON e.seq = c.newest
+      JOIN external_ids e ON e.seq = c.version
      WHERE c.external_id = ?1
+     ORDER BY c.version
 ";
 
 const REPLACED: &str = "
@@ -56,15 +56,15 @@ pub(super) enum Correction {
 pub(super) struct PreparedCorrection {
     correction: Correction,
     has_chain: bool,
-    version: Option<VersionKey>,
-    /// The corrected text, unless it is in a merge window.
-    previous: Option<InboundMessage>,
+    versions: Vec<VersionKey>,
+    /// The corrected text and the number of its version, unless it is in a merge window.
+    previous: Option<(usize, InboundMessage)>,
 }
 
-/// Identifies the newest version of a message and the stage that it is in.
+/// Identifies a version of a message and the stage that it is in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct VersionKey {
-    newest: i64,
+    external_id: i64,
     stage: StageKey,
 }
 
@@ -73,24 +73,36 @@ enum StageKey {
     NotKept,
     InWindow,
     InPipeline,
+    InOtherLetter,
     Merged(i64),
 }
 
-/// The newest version of a message.
-struct Version {
-    /// Row of the external id of the first version.
-    original: i64,
+/// A message that is corrected.
+struct StoredMessage {
     /// Row of the object of the first version; 0: it has none.
     original_object: i64,
-    /// Row of the external id of the newest version.
-    newest: i64,
+    /// All versions, oldest first.
+    versions: Vec<Version>,
+}
+
+/// The message, or a later message that corrects it.
+struct Version {
+    /// Row of the external id.
+    external_id: i64,
     stage: Stage,
 }
 
 enum Stage {
     NotKept,
-    InWindow { window: i64, json: String },
+    /// With the text, read from its row.
+    InWindow {
+        window: i64,
+        size: usize,
+        message: Box<InboundMessage>,
+    },
     InPipeline(LetterId),
+    /// A worker has added the letter to another one.
+    InOtherLetter,
     Merged(i64),
 }
 
@@ -164,49 +176,72 @@ impl Correction {
     }
 }
 
+impl StoredMessage {
+    fn keys(message: Option<&Self>) -> Vec<VersionKey> {
+        let versions = message.map(|message| message.versions.iter().map(Version::key));
+        versions.into_iter().flatten().collect()
+    }
+}
+
 impl Version {
     fn key(&self) -> VersionKey {
         let stage = match &self.stage {
             Stage::NotKept => StageKey::NotKept,
             Stage::InWindow { .. } => StageKey::InWindow,
             Stage::InPipeline(_) => StageKey::InPipeline,
+            Stage::InOtherLetter => StageKey::InOtherLetter,
             Stage::Merged(object) => StageKey::Merged(*object),
         };
-        VersionKey { newest: self.newest, stage }
+        VersionKey { external_id: self.external_id, stage }
+    }
+
+    /// `previous`: the text of this version, when it was read.
+    fn stored<'a>(&'a self, previous: Option<&'a InboundMessage>) -> StoredVersion<'a> {
+        match &self.stage {
+            Stage::NotKept => StoredVersion::NotKept,
+            Stage::InWindow { message, .. } => StoredVersion::InWindow(message),
+            Stage::InPipeline(_) => StoredVersion::InPipeline(previous),
+            Stage::InOtherLetter | Stage::Merged(_) => StoredVersion::Merged(previous),
+        }
     }
 }
 
-/// Finds the newest version of a message of a tunnel.
-fn find_version(
+/// Finds the versions of a message of a tunnel.
+fn find_message(
     db: &Db,
     recent: &RecentEntries,
     tunnel: i64,
     message_id: &str,
-) -> Result<Option<Version>, StoreError> {
+) -> Result<Option<StoredMessage>, StoreError> {
     let Some((original, original_object)) =
         external_ids::find(db, recent, message_id, Some(tunnel))?
     else {
         return Ok(None);
     };
-    let corrected: Option<(i64, i64)> =
-        rows::optional(db, NEWEST, [original], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let (newest, object) = corrected.unwrap_or((original, original_object));
-    let stage = if object == 0 { unmerged_stage(db, newest)? } else { Stage::Merged(object) };
-    Ok(Some(Version { original, original_object, newest, stage }))
+    let later: Vec<(i64, i64)> =
+        rows::list(db, LATER_VERSIONS, [original], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let mut versions = Vec::new();
+    for (external_id, object) in [(original, original_object)].into_iter().chain(later) {
+        let stage =
+            if object == 0 { unmerged_stage(db, external_id)? } else { Stage::Merged(object) };
+        versions.push(Version { external_id, stage });
+    }
+    Ok(Some(StoredMessage { original_object, versions }))
 }
 
 fn unmerged_stage(db: &Db, external_id: i64) -> Result<Stage, StoreError> {
     let sql = "SELECT merge_window, message FROM inbound_messages WHERE external_id = ?1";
-    let in_window = rows::optional(db, sql, [external_id], |row| {
-        Ok(Stage::InWindow { window: row.get(0)?, json: row.get(1)? })
-    })?;
-    if let Some(stage) = in_window {
-        return Ok(stage);
+    let in_window: Option<(i64, String)> =
+        rows::optional(db, sql, [external_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    if let Some((window, json)) = in_window {
+        let message = serde_json::from_str(&json).map_err(|error| damaged_message(&error))?;
+        return Ok(Stage::InWindow { window, size: json.len(), message });
     }
     Ok(match letters::state_of(db, external_id)? {
         Some((id, LetterState::Waiting | LetterState::Away | LetterState::Dead)) => {
             Stage::InPipeline(id)
         }
+        Some((_, LetterState::Merged)) => Stage::InOtherLetter,
         _ => Stage::NotKept,
     })
 }
@@ -221,22 +256,44 @@ impl SqliteStore {
         let (tunnel, id) = (correction.tunnel().did(), correction.message_id().to_owned());
         let recent = std::sync::Arc::clone(&self.recent.external_ids);
         let find = self.read(move |db| match contacts::find(db, &tunnel)? {
-            Some(tunnel) => find_version(db, &recent, tunnel, &id),
-            None => Ok(None),
-        });
-        let version = find.await?.map(|version| version.key());
-        let previous = match version {
-            Some(VersionKey { newest, stage }) => {
-                // Workers can have changed the text, so that the letter is compared.
-                match (self.letter_source_message(newest).await?, stage) {
-                    (Some(message), _) => Some(message),
-                    (None, StageKey::Merged(object)) => self.merged_message(object, newest).await?,
-                    (None, _) => None,
-                }
+            Some(tunnel) => {
+                let found = find_message(db, &recent, tunnel, &id)?;
+                Ok(StoredMessage::keys(found.as_ref()))
             }
-            None => None,
+            None => Ok(Vec::new()),
+        });
+        let versions = find.await?;
+        // An edit is compared with the newest version. A recall needs any text of the author.
+        let compared = match correction {
+            Correction::Edit { .. } => 1,
+            Correction::Recall { .. } => versions.len(),
         };
-        Ok(PreparedCorrection { correction, has_chain, version, previous })
+        let mut previous = None;
+        for (number, version) in versions.iter().enumerate().rev().take(compared) {
+            if let Some(message) = self.version_text(*version).await? {
+                previous = Some((number, message));
+                break;
+            }
+        }
+        Ok(PreparedCorrection { correction, has_chain, versions, previous })
+    }
+
+    /// Returns the text of a version that is not in a merge window, or was in a chain before;
+    /// `None` when it is erased or damaged.
+    async fn version_text(
+        &self,
+        version: VersionKey,
+    ) -> Result<Option<InboundMessage>, StoreError> {
+        let VersionKey { external_id, stage } = version;
+        if stage == StageKey::NotKept {
+            return Ok(None);
+        }
+        // Workers can have changed the text, so that the letter is compared.
+        match (self.letter_source_message(external_id).await?, stage) {
+            (Some(message), _) => Ok(Some(message)),
+            (None, StageKey::Merged(object)) => self.merged_message(object, external_id).await,
+            (None, _) => Ok(None),
+        }
     }
 
     /// Returns a message of a Mail; `None` when its text is erased or damaged.
@@ -271,66 +328,67 @@ pub(super) fn apply(
     if batch::is_repeated(tx, tunnel, correction.id(), now)? {
         return Ok(Some(answered(StoreInboundResult::Duplicate)));
     }
-    let version = match contacts::find_party_id(tx, &tunnel.did())? {
+    let found = match contacts::find_party_id(tx, &tunnel.did())? {
         Some(tunnel) => {
             let recent = tx.indexes.external_ids.recent();
-            find_version(tx.db, recent, tunnel, correction.message_id())?
+            find_message(tx.db, recent, tunnel, correction.message_id())?
         }
         None => None,
     };
-    let is_current = version.as_ref().map(Version::key) == prepared.version;
-    let in_window = match &version {
-        Some(Version { stage: Stage::InWindow { json, .. }, .. }) => {
-            Some(serde_json::from_str(json).map_err(|error| damaged_message(&error))?)
-        }
-        _ => None,
-    };
+    let newest = found.as_ref().and_then(|found| found.versions.last());
+    let in_window = newest.is_some_and(|newest| matches!(newest.stage, Stage::InWindow { .. }));
+    let is_current = StoredMessage::keys(found.as_ref()) == prepared.versions;
     // A message in a window is read here, so that it can be of the same batch.
-    let without_text = in_window.is_some() && !prepared.has_chain
-        || matches!(correction, Correction::Recall { .. }) && in_window.is_some();
+    let is_recall = matches!(correction, Correction::Recall { .. });
+    let without_text = in_window && (is_recall || !prepared.has_chain);
     if !is_current && !without_text {
         return Ok(None);
     }
-    let previous = prepared.previous.as_ref().filter(|_| is_current);
-    let stored = match &version {
-        None => StoredVersion::Unknown,
-        Some(version) => match (&version.stage, &in_window) {
-            (Stage::InWindow { .. }, Some(in_window)) => match correction {
-                Correction::Edit { .. } if prepared.has_chain => {
-                    StoredVersion::InWindow(previous.unwrap_or(in_window))
-                }
-                _ => StoredVersion::InWindow(in_window),
-            },
-            (Stage::InPipeline(_), _) => StoredVersion::InPipeline(previous),
-            (Stage::Merged(_), _) => StoredVersion::Merged(previous),
-            (Stage::NotKept | Stage::InWindow { .. }, _) => StoredVersion::NotKept,
-        },
+    let previous = |number: usize| {
+        let previous = prepared.previous.as_ref().filter(|_| is_current);
+        previous.filter(|(of, _)| *of == number).map(|(_, message)| message)
     };
+    let versions = found.as_ref().map_or(&[][..], |found| &found.versions);
     match correction {
         Correction::Edit { edit, request } => {
+            let previous = versions.len().checked_sub(1).and_then(previous);
+            let stored = match (newest, previous) {
+                (None, _) => StoredVersion::Unknown,
+                (Some(Version { stage: Stage::InWindow { .. }, .. }), Some(previous))
+                    if prepared.has_chain =>
+                {
+                    StoredVersion::InWindow(previous)
+                }
+                (Some(newest), previous) => newest.stored(previous),
+            };
             let mut action = decide_edit(stored, edit, prepared.has_chain);
-            if let (EditAction::Replace(message), Some(version)) = (&action, &version)
-                && !fits(tx.db, version, message)?
+            if let (EditAction::Replace(message), Some(newest)) = (&action, newest)
+                && !fits(tx.db, newest, message)?
             {
                 action = decide_edit(stored, edit, true);
             }
-            edit_message(tx, prepared, request, version.as_ref(), action, now).map(Some)
+            edit_message(tx, prepared, request, found.as_ref(), action, now).map(Some)
         }
         Correction::Recall { recall, .. } => {
-            let action = decide_recall(stored, recall);
-            recall_message(tx, prepared, version.as_ref(), action, now).map(Some)
+            let stored: Vec<_> = versions
+                .iter()
+                .enumerate()
+                .map(|(number, version)| version.stored(previous(number)))
+                .collect();
+            let action = decide_recall(&stored, recall);
+            recall_message(tx, prepared, found.as_ref(), action, now).map(Some)
         }
     }
 }
 
 /// Whether the window has space for the changed message.
 fn fits(db: &Db, version: &Version, message: &InboundMessage) -> Result<bool, StoreError> {
-    let Stage::InWindow { window, json } = &version.stage else { return Ok(false) };
+    let Stage::InWindow { window, size, .. } = &version.stage else { return Ok(false) };
     let Ok(valid) = message.clone().validate() else { return Ok(false) };
     let sql = "SELECT messages, bytes FROM merge_windows WHERE id = ?1";
     let (messages, bytes): (i64, i64) =
         rows::one(db, sql, [window], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let bytes = bytes + rows::limit(valid.json().len()) - rows::limit(json.len());
+    let bytes = bytes + rows::limit(valid.json().len()) - rows::limit(*size);
     Ok(messages <= 1 || bytes <= i64::from(MAX_BYTES))
 }
 
@@ -338,16 +396,16 @@ fn edit_message(
     tx: &mut Tx<'_>,
     prepared: &PreparedCorrection,
     request: &StoreInboundRequest,
-    version: Option<&Version>,
+    found: Option<&StoredMessage>,
     action: EditAction,
     now: Timestamp,
 ) -> Result<StoreEventResult, StoreError> {
-    match (action, version) {
+    match (action, found) {
         (EditAction::StoreAsNew, _) | (_, None) => {
             Ok(batch::store_new(tx, request, prepared.has_chain, now)?.0)
         }
-        (EditAction::Ignore, Some(version)) => {
-            let subject = subject(version);
+        (EditAction::Ignore, Some(found)) => {
+            let subject = subject(found);
             let detail = json!({
                 "of": "received", "tunnel": request.tunnel,
                 "external_id": prepared.correction.id(),
@@ -355,13 +413,16 @@ fn edit_message(
             events::append(tx, EventKind::Duplicate, subject, &detail, now)?;
             Ok(answered(StoreInboundResult::Duplicate))
         }
-        (EditAction::Replace(message), Some(version)) => {
-            replace(tx, &prepared.correction, version, *message, now)?;
-            append_event(tx, &prepared.correction, version, None, now)?;
+        (EditAction::Replace(message), Some(found)) => {
+            if let Some(newest) = found.versions.last() {
+                replace(tx, &prepared.correction, newest, *message, now)?;
+            }
+            insert_id(tx, &prepared.correction)?;
+            append_event(tx, &prepared.correction, found, None, now)?;
             Ok(answered(StoreInboundResult::Stored))
         }
-        (EditAction::FollowUp(message), Some(version)) => {
-            follow_up(tx, prepared, version, *message, now)
+        (EditAction::FollowUp(message), Some(found)) => {
+            follow_up(tx, prepared, found, *message, now)
         }
     }
 }
@@ -369,12 +430,12 @@ fn edit_message(
 fn recall_message(
     tx: &mut Tx<'_>,
     prepared: &PreparedCorrection,
-    version: Option<&Version>,
+    found: Option<&StoredMessage>,
     action: RecallAction,
     now: Timestamp,
 ) -> Result<StoreEventResult, StoreError> {
     let correction = &prepared.correction;
-    let Some(version) = version else {
+    let Some(found) = found else {
         // The message is a duplicate when it arrives.
         contacts::insert_unknown_tunnel(tx, correction.tunnel(), now)?;
         let tunnel = contacts::party_id(tx, &correction.tunnel().did())?;
@@ -382,35 +443,47 @@ fn recall_message(
         external_ids::insert(tx, tunnel, correction.id(), 0)?;
         return Ok(answered(StoreInboundResult::Dropped));
     };
-    match action {
-        RecallAction::Ignore | RecallAction::RejectLater => {
-            Ok(answered(StoreInboundResult::Duplicate))
-        }
-        RecallAction::Replace(message) => {
-            files::remove(tx, version.newest)?;
-            replace(tx, correction, version, *message, now)?;
-            append_event(tx, correction, version, None, now)?;
-            Ok(answered(StoreInboundResult::Stored))
-        }
-        RecallAction::TrashLetter => {
-            let Stage::InPipeline(letter) = version.stage else {
-                return Ok(answered(StoreInboundResult::Duplicate));
-            };
-            letters::trash_recalled(tx, letter, now)?;
-            insert_id(tx, correction)?;
-            append_event(tx, correction, version, Some(letter), now)?;
-            Ok(answered(StoreInboundResult::Stored))
-        }
-        RecallAction::FollowUp(message) => {
-            let message = InboundMessage { received_at: now, ..*message };
-            follow_up(tx, prepared, version, message, now)
-        }
-        RecallAction::EventOnly => {
-            insert_id(tx, correction)?;
-            append_event(tx, correction, version, None, now)?;
-            Ok(answered(StoreInboundResult::Stored))
+    let RecallAction::Apply { steps, follow_up: told } = action else {
+        return Ok(answered(StoreInboundResult::Duplicate));
+    };
+    let mut trashed = Vec::new();
+    for (step, version) in steps.into_iter().zip(&found.versions) {
+        match (step, &version.stage) {
+            (RecallStep::Replace(message), Stage::InWindow { .. }) => {
+                remove_files(tx, version)?;
+                replace(tx, correction, version, *message, now)?;
+            }
+            (RecallStep::TrashLetter, Stage::InPipeline(letter)) => {
+                letters::trash_recalled(tx, *letter, now)?;
+                trashed.push(*letter);
+            }
+            _ => {}
         }
     }
+    for letter in &trashed {
+        append_event(tx, correction, found, Some(*letter), now)?;
+    }
+    if let RecallFollowUp::Message(message) = told {
+        let message = InboundMessage { received_at: now, ..*message };
+        return follow_up(tx, prepared, found, message, now);
+    }
+    if trashed.is_empty() {
+        append_event(tx, correction, found, None, now)?;
+    }
+    insert_id(tx, correction)?;
+    Ok(answered(StoreInboundResult::Stored))
+}
+
+/// Deletes the files of a message in a window. Their bytes are deleted later, unless another
+/// message has the same file.
+fn remove_files(tx: &Tx<'_>, version: &Version) -> Result<(), StoreError> {
+    let Stage::InWindow { message, .. } = &version.stage else { return Ok(()) };
+    let fetched = files::remove(tx, version.external_id)?;
+    let received = message.artifacts.iter().filter_map(|artifact| artifact.hash);
+    for file in fetched.into_iter().chain(received) {
+        purged_files::note(tx, file.hash())?;
+    }
+    Ok(())
 }
 
 /// Replaces a message in its merge window.
@@ -421,22 +494,21 @@ fn replace(
     message: InboundMessage,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let Stage::InWindow { window, json } = &version.stage else { return Ok(()) };
+    let Stage::InWindow { window, size, .. } = &version.stage else { return Ok(()) };
     let valid = message.validate().map_err(|error| damaged_message(&error))?;
     let sql = "UPDATE inbound_messages SET message = ?2 WHERE external_id = ?1";
-    rows::execute(tx.db, sql, params![version.newest, valid.json()])?;
-    let change = rows::limit(valid.json().len()) - rows::limit(json.len());
+    rows::execute(tx.db, sql, params![version.external_id, valid.json()])?;
+    let change = rows::limit(valid.json().len()) - rows::limit(*size);
     rows::execute(tx.db, REPLACED, [*window, change])?;
     let tunnel = contacts::party_id(tx, &correction.tunnel().did())?;
-    files::add_to_window(tx, tunnel, version.newest, *window, &valid, now)?;
-    insert_id(tx, correction)
+    files::add_to_window(tx, tunnel, version.external_id, *window, &valid, now)
 }
 
 /// Stores a message that corrects another one.
 fn follow_up(
     tx: &mut Tx<'_>,
     prepared: &PreparedCorrection,
-    version: &Version,
+    found: &StoredMessage,
     message: InboundMessage,
     now: Timestamp,
 ) -> Result<StoreEventResult, StoreError> {
@@ -444,8 +516,9 @@ fn follow_up(
     let request = prepared.correction.follow_up(message);
     let (result, external_id) = batch::store_new(tx, &request, prepared.has_chain, now)?;
     if let Some(external_id) = external_id {
-        rows::execute(tx.db, SET_NEWEST, [version.original, external_id])?;
-        append_event(tx, &prepared.correction, version, result.letter, now)?;
+        let original = found.versions.first().map(|version| version.external_id);
+        rows::execute(tx.db, ADD_VERSION, params![original, external_id])?;
+        append_event(tx, &prepared.correction, found, result.letter, now)?;
     }
     Ok(result)
 }
@@ -457,8 +530,8 @@ fn insert_id(tx: &mut Tx<'_>, correction: &Correction) -> Result<(), StoreError>
     Ok(())
 }
 
-fn subject(version: &Version) -> EventSubject {
-    let object = Some(version.original_object).filter(|object| *object != 0);
+fn subject(found: &StoredMessage) -> EventSubject {
+    let object = Some(found.original_object).filter(|object| *object != 0);
     EventSubject { object, ..EventSubject::default() }
 }
 
@@ -466,7 +539,7 @@ fn subject(version: &Version) -> EventSubject {
 fn append_event(
     tx: &mut Tx<'_>,
     correction: &Correction,
-    version: &Version,
+    found: &StoredMessage,
     letter: Option<LetterId>,
     now: Timestamp,
 ) -> Result<(), StoreError> {
@@ -481,7 +554,7 @@ fn append_event(
     if let Some(letter) = letter {
         detail["letter"] = json!(letter);
     }
-    events::append(tx, kind, subject(version), &detail, now)
+    events::append(tx, kind, subject(found), &detail, now)
 }
 
 fn answered(result: StoreInboundResult) -> StoreEventResult {

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use crate::sqlite::damage::Db;
 use crate::sqlite::rows::{self, unsigned};
 use crate::sqlite::writer::Tx;
-use crate::sqlite::{SqliteStore, contacts, put_blob_row};
+use crate::sqlite::{SqliteStore, contacts, purged_files, put_blob_row};
 use crate::{FileLabels, InboundFile, InboundFileStore, StoreError};
 
 const INSERT: &str = "
@@ -240,7 +240,11 @@ fn set_fetched(
     stored: &StoredBytes,
     labels: &FileLabels,
 ) -> Result<bool, StoreError> {
-    let Some(file) = find_pending(tx.db, id)? else { return Ok(false) };
+    let Some(file) = find_pending(tx.db, id)? else {
+        // Recalled or merged while the bytes were written.
+        purged_files::note(tx, stored.hash.hash())?;
+        return Ok(false);
+    };
     put_blob_row(tx, stored)?;
     let size = rows::signed(stored.size);
     let row = params![id, stored.hash.hash(), size, labels.name, labels.mime_type];
@@ -297,6 +301,10 @@ impl InboundFileStore for SqliteStore {
             Ok(due.map(Timestamp::from_ms))
         })
         .await
+    }
+
+    async fn wants_file(&self, id: i64) -> Result<bool, StoreError> {
+        self.read(move |db| Ok(find_pending(db, id)?.is_some())).await
     }
 
     async fn store_file(

@@ -20,7 +20,7 @@ use crate::sqlite::writer::Tx;
 use crate::sqlite::{SqliteStore, contacts, objects};
 use crate::{
     AcceptResult, DispatchRequest, LetterSource, LetterSourceKind, PipelineRouting, SendRequest,
-    StoreError, StoreInboundRequest,
+    StoreError, StoreInboundRequest, StoreResult,
 };
 
 /// The source of a letter, with its serialised text.
@@ -35,7 +35,7 @@ impl SqliteStore {
         &self,
         source: LetterSource,
         now: Timestamp,
-    ) -> Result<PreparedLetter, StoreError> {
+    ) -> StoreResult<PreparedLetter> {
         let text = match &source {
             LetterSource::Submitted { letter, .. } => Some(texts::letter_text(letter)?),
             LetterSource::Inbound(request) => {
@@ -64,7 +64,7 @@ pub(in crate::sqlite) fn accept(
     prepared: &PreparedLetter,
     outbound: &PipelineRouting,
     now: Timestamp,
-) -> Result<AcceptResult, StoreError> {
+) -> StoreResult<AcceptResult> {
     let text = prepared.text.as_ref();
     match &prepared.source {
         LetterSource::Submitted { letter, tunnel, key } => {
@@ -83,7 +83,7 @@ fn accept_submitted(
     key: Option<&str>,
     text: Option<&HashedText>,
     now: Timestamp,
-) -> Result<AcceptResult, StoreError> {
+) -> StoreResult<AcceptResult> {
     let digest = key_digest(text, tunnel);
     if let Some(key) = key
         && let Some((first, same)) = find_key(tx, key, &digest)?
@@ -119,11 +119,7 @@ fn key_digest(text: Option<&HashedText>, tunnel: Option<&TunnelId>) -> [u8; 32] 
 }
 
 /// Returns the letter of an idempotency key, and whether it has this digest.
-fn find_key(
-    tx: &Tx<'_>,
-    key: &str,
-    digest: &[u8; 32],
-) -> Result<Option<(LetterHead, bool)>, StoreError> {
+fn find_key(tx: &Tx<'_>, key: &str, digest: &[u8; 32]) -> StoreResult<Option<(LetterHead, bool)>> {
     let select = "SELECT letter, digest = ?2 FROM letter_keys WHERE key = ?1";
     let found: Option<(i64, bool)> =
         sql::optional(tx.db, select, params![key, digest], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -136,7 +132,7 @@ fn accept_inbound(
     request: &StoreInboundRequest,
     text: Option<&HashedText>,
     now: Timestamp,
-) -> Result<AcceptResult, StoreError> {
+) -> StoreResult<AcceptResult> {
     match inbound::check(tx, request, now)? {
         InboundCheck::Answered(result) => Ok(AcceptResult::Inbound(result)),
         InboundCheck::New(message) => insert_inbound(tx, request, &message, text, now),
@@ -150,7 +146,7 @@ pub(in crate::sqlite) fn insert_inbound(
     message: &NewInboundRow,
     text: Option<&HashedText>,
     now: Timestamp,
-) -> Result<AcceptResult, StoreError> {
+) -> StoreResult<AcceptResult> {
     let serialised = match text {
         Some(_) => None,
         None => Some(HashedText::new(StoredText::Inline(texts::inbound_text(request)?))),
@@ -178,7 +174,7 @@ fn accept_dispatch(
     request: &DispatchRequest,
     text: Option<&HashedText>,
     now: Timestamp,
-) -> Result<AcceptResult, StoreError> {
+) -> StoreResult<AcceptResult> {
     if let Some((external_id, 0)) = dispatch::find_external_id(tx, request)?
         && let Some(first) = rows::first(tx.db, "l.external_id = ?1", params![external_id])?
     {
@@ -218,7 +214,7 @@ fn accept_send(
     routing: &PipelineRouting,
     text: Option<&HashedText>,
     now: Timestamp,
-) -> Result<AcceptResult, StoreError> {
+) -> StoreResult<AcceptResult> {
     let (known, msg) = (send::find_object(tx, request)?, &request.msg);
     if let Some(object) = known
         && let Some(first) = of_object(tx.db, object, LetterSourceKind::Send)?
@@ -260,7 +256,7 @@ pub(in crate::sqlite) fn of_object(
     db: &Db,
     object: i64,
     source: LetterSourceKind,
-) -> Result<Option<LetterHead>, StoreError> {
+) -> StoreResult<Option<LetterHead>> {
     let condition = "l.object = ?1 AND l.source = ?2 ORDER BY l.seq DESC";
     rows::first(db, condition, params![object, source.as_str()])
 }
@@ -271,7 +267,7 @@ fn insert(
     object: i64,
     msg: &MsgObject,
     now: Timestamp,
-) -> Result<AcceptResult, StoreError> {
+) -> StoreResult<AcceptResult> {
     let id = rows::insert(tx, new, now)?;
     let owner = contacts::party_id(tx, msg.author())?;
     let subject = EventSubject { object: Some(object), record: None, owner: Some(owner) };
@@ -293,7 +289,7 @@ fn duplicate(
     first: &LetterHead,
     msg_id: Option<ObjId>,
     now: Timestamp,
-) -> Result<AcceptResult, StoreError> {
+) -> StoreResult<AcceptResult> {
     let subject = EventSubject { object: first.object, ..EventSubject::default() };
     let detail = json!({"of": "letter", "letter": first.id});
     events::append(tx, EventKind::Duplicate, subject, &detail, now)?;

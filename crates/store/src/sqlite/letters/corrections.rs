@@ -9,7 +9,7 @@ use super::{rows, texts};
 use crate::sqlite::SqliteStore;
 use crate::sqlite::damage::Db;
 use crate::sqlite::writer::Tx;
-use crate::{LetterSourceKind, StoreError};
+use crate::{LetterSourceKind, StoreError, StoreResult};
 
 /// The reason of a letter that was trashed because of a recall.
 const RECALLED: &str = "recalled at the provider";
@@ -18,7 +18,7 @@ const RECALLED: &str = "recalled at the provider";
 pub(in crate::sqlite) fn state_of(
     db: &Db,
     external_id: i64,
-) -> Result<Option<(LetterId, LetterState)>, StoreError> {
+) -> StoreResult<Option<(LetterId, LetterState)>> {
     let letter = rows::first(db, "l.external_id = ?1", params![external_id])?;
     Ok(letter.map(|letter| (letter.id, letter.status.standing.name())))
 }
@@ -28,7 +28,7 @@ pub(in crate::sqlite) fn trash_recalled(
     tx: &mut Tx<'_>,
     id: LetterId,
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> StoreResult<()> {
     let before = rows::find(tx.db, id)?;
     let mut after = before.clone();
     after.finish(before.status.clone().trash(RECALLED.to_owned())?);
@@ -42,7 +42,7 @@ impl SqliteStore {
     pub(in crate::sqlite) async fn letter_source_message(
         &self,
         external_id: i64,
-    ) -> Result<Option<InboundMessage>, StoreError> {
+    ) -> StoreResult<Option<InboundMessage>> {
         let find = self.read(move |db| {
             rows::list(db, "l.external_id = ?1 AND l.erased_at IS NULL", params![external_id], 1)
         });

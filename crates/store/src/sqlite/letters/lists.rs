@@ -8,7 +8,7 @@ use super::rows::{self, LetterWithTexts};
 use crate::sqlite::damage::{self, Db};
 use crate::sqlite::open::db_error;
 use crate::sqlite::rows as sql;
-use crate::{LetterQuery, Page, PageRequest, StoreError};
+use crate::{LetterQuery, Page, PageRequest, StoreResult};
 
 /// Rows that a search reads for one page. Few in tests, so that they reach the limit.
 const MAX_ROWS_SEARCHED: usize = if cfg!(test) { 5 } else { 10_000 };
@@ -38,22 +38,22 @@ pub(super) const NEXT_DUE: &str = "
 ";
 
 /// When the next letter of a worker is due.
-pub(super) fn next_due(db: &Db, worker: &str) -> Result<Option<Timestamp>, StoreError> {
+pub(super) fn next_due(db: &Db, worker: &str) -> StoreResult<Option<Timestamp>> {
     let at = sql::optional(db, NEXT_DUE, [worker], |row| row.get(0))?;
     Ok(at.map(Timestamp::from_ms))
 }
 
-pub(super) fn by_id(db: &Db, id: LetterId) -> Result<LetterWithTexts, StoreError> {
+pub(super) fn by_id(db: &Db, id: LetterId) -> StoreResult<LetterWithTexts> {
     let found = by_seq(db, id.seq)?;
     found.filter(|letter| letter.head.id == id).ok_or_else(|| rows::missing(id))
 }
 
-fn by_seq(db: &Db, seq: i64) -> Result<Option<LetterWithTexts>, StoreError> {
+fn by_seq(db: &Db, seq: i64) -> StoreResult<Option<LetterWithTexts>> {
     Ok(rows::list(db, "l.seq = ?1", params![seq], 1)?.pop())
 }
 
 /// Lists letters that were created from an object or became it.
-pub(super) fn of_object(db: &Db, object: i64) -> Result<Vec<LetterWithTexts>, StoreError> {
+pub(super) fn of_object(db: &Db, object: i64) -> StoreResult<Vec<LetterWithTexts>> {
     let mut found = Vec::new();
     for select in [
         "SELECT seq FROM letters WHERE object = ?1 ORDER BY seq LIMIT ?2",
@@ -73,7 +73,7 @@ pub(super) fn page(
     db: &Db,
     query: &LetterQuery,
     page: &PageRequest,
-) -> Result<Page<LetterWithTexts>, StoreError> {
+) -> StoreResult<Page<LetterWithTexts>> {
     let from = match query.since {
         Some(since) => first_since(db, since)?,
         None => i64::MIN,
@@ -136,7 +136,7 @@ fn scan(
     state: Option<LetterState>,
     from: i64,
     page: &PageRequest,
-) -> Result<PageScan, StoreError> {
+) -> StoreResult<PageScan> {
     let mut statement = db.prepare_cached(&scan_sql(state.is_some(), page)).map_err(db_error)?;
     let limit = sql::limit(MAX_ROWS_SEARCHED);
     let values = params![sql::start(page), from, limit, state.map(LetterState::as_str)];
@@ -186,7 +186,7 @@ fn matches(row: &Row<'_>, query: &LetterQuery, states: &[LetterState]) -> rusqli
 
 /// The number of the first letter that was created at this time or later, by binary search. The
 /// courier's clock does not go back, so that numbers and times rise together.
-fn first_since(db: &Db, since: Timestamp) -> Result<i64, StoreError> {
+fn first_since(db: &Db, since: Timestamp) -> StoreResult<i64> {
     let select = "SELECT seq, created_at FROM letters WHERE seq >= ?1 ORDER BY seq LIMIT 1";
     let mut statement = db.prepare_cached(select).map_err(db_error)?;
     let newest: i64 =

@@ -10,7 +10,7 @@ use super::rows::{self, LetterHead};
 use crate::sqlite::events::{self, EventSubject};
 use crate::sqlite::writer::Tx;
 use crate::sqlite::{counts, rows as sql};
-use crate::{OperatorAction, StoreError};
+use crate::{OperatorAction, StoreError, StoreResult};
 
 const WAITING_FOR: &str = "
     SELECT seq
@@ -56,7 +56,7 @@ pub(in crate::sqlite) fn apply(
     id: LetterId,
     action: &OperatorAction,
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> StoreResult<()> {
     let before = rows::find(tx.db, id)?;
     if let Some(at) = before.erased_at {
         return Err(StoreError::Erased { key: id.to_string(), at, by: None });
@@ -95,7 +95,7 @@ pub(super) fn mark_damaged(
     revision: i64,
     why: &str,
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> StoreResult<()> {
     let before = rows::find(tx.db, id)?;
     if before.revision != revision {
         return Ok(());
@@ -115,7 +115,7 @@ pub(super) fn recall(
     workers: &[WorkerName],
     limit: usize,
     now: Timestamp,
-) -> Result<usize, StoreError> {
+) -> StoreResult<usize> {
     let mut recalled = 0;
     for worker in counts::letters(tx.db)?.waiting.into_keys() {
         if worker.is_empty() || workers.iter().any(|known| known.as_str() == worker) {
@@ -138,7 +138,7 @@ pub(super) fn recall_held(
     by: &WorkerName,
     limit: usize,
     now: Timestamp,
-) -> Result<usize, StoreError> {
+) -> StoreResult<usize> {
     let found = sql::numbers(tx.db, HELD_BY, params![by.as_str(), sql::limit(limit)])?;
     let mut recalled = 0;
     for seq in found {
@@ -151,7 +151,7 @@ pub(super) fn recall_held(
 }
 
 /// Returns whether the letter is not damaged.
-fn return_to_dispatcher(tx: &mut Tx<'_>, seq: i64, now: Timestamp) -> Result<bool, StoreError> {
+fn return_to_dispatcher(tx: &mut Tx<'_>, seq: i64, now: Timestamp) -> StoreResult<bool> {
     let Some(before) = undamaged(tx, seq)? else { return Ok(false) };
     let mut after = before.clone();
     after.finish(before.status.clone().continue_chain(now)?);
@@ -160,7 +160,7 @@ fn return_to_dispatcher(tx: &mut Tx<'_>, seq: i64, now: Timestamp) -> Result<boo
 }
 
 /// Returns the letter with a number; `None` when it is damaged.
-fn undamaged(tx: &Tx<'_>, seq: i64) -> Result<Option<LetterHead>, StoreError> {
+fn undamaged(tx: &Tx<'_>, seq: i64) -> StoreResult<Option<LetterHead>> {
     Ok(tx.db.unless_damaged("letter", seq, rows::by_seq(tx.db, seq))?.flatten())
 }
 
@@ -171,7 +171,7 @@ pub(super) fn release(
     worker: &WorkerName,
     limit: usize,
     now: Timestamp,
-) -> Result<usize, StoreError> {
+) -> StoreResult<usize> {
     let found = sql::numbers(tx.db, AWAY_AT, params![worker.as_str(), sql::limit(limit)])?;
     let mut released = 0;
     for seq in found {
@@ -191,12 +191,7 @@ pub(super) fn release(
 }
 
 /// Deletes letters that ended on these retention days or before, also damaged ones.
-pub(super) fn purge(
-    tx: &mut Tx<'_>,
-    trashed: i64,
-    done: i64,
-    limit: usize,
-) -> Result<usize, StoreError> {
+pub(super) fn purge(tx: &mut Tx<'_>, trashed: i64, done: i64, limit: usize) -> StoreResult<usize> {
     let mut purged = 0;
     for (state, day) in
         [(LetterState::Trashed, trashed), (LetterState::Done, done), (LetterState::Merged, done)]

@@ -15,7 +15,7 @@ use crate::sqlite::damage::Db;
 use crate::sqlite::rows::{self as sql, damaged, parsed};
 use crate::sqlite::writer::Tx;
 use crate::sqlite::{purged_files, retention};
-use crate::{LetterRow, LetterSource, LetterSourceKind, StoreError};
+use crate::{LetterRow, LetterSource, LetterSourceKind, StoreError, StoreResult};
 
 /// Columns of [`read`], in its order.
 const COLUMNS: &str = "
@@ -155,7 +155,7 @@ pub(super) fn insert(
     tx: &mut Tx<'_>,
     new: &NewLetter<'_>,
     now: Timestamp,
-) -> Result<LetterId, StoreError> {
+) -> StoreResult<LetterId> {
     let status = LetterStatus::start(now);
     let state = status.standing.name();
     let mark = mark(new, now);
@@ -190,11 +190,11 @@ fn mark(new: &NewLetter<'_>, now: Timestamp) -> u32 {
 }
 
 /// Stores the text of a letter that workers have changed.
-pub(super) fn put_change(tx: &Tx<'_>, id: LetterId, text: &StoredText) -> Result<(), StoreError> {
+pub(super) fn put_change(tx: &Tx<'_>, id: LetterId, text: &StoredText) -> StoreResult<()> {
     put_text(tx, PUT_CHANGE, id.seq, text)
 }
 
-fn put_text(tx: &Tx<'_>, put: &str, letter: i64, text: &StoredText) -> Result<(), StoreError> {
+fn put_text(tx: &Tx<'_>, put: &str, letter: i64, text: &StoredText) -> StoreResult<()> {
     let (hash, body) = text.columns();
     sql::execute(tx.db, put, params![letter, hash, body])?;
     Ok(())
@@ -207,7 +207,7 @@ pub(super) fn save(
     before: &LetterHead,
     after: &LetterHead,
     now: Timestamp,
-) -> Result<i64, StoreError> {
+) -> StoreResult<i64> {
     let (mut due, mut until, mut into, mut day) = (None, None, None, None);
     match &after.status.standing {
         LetterStateData::Waiting { due: at } => due = Some(at.ms()),
@@ -247,7 +247,7 @@ pub(super) fn save(
 }
 
 /// Deletes a letter that has ended in `state`, and its texts. Notes their files.
-pub(super) fn delete(tx: &mut Tx<'_>, seq: i64, state: LetterState) -> Result<(), StoreError> {
+pub(super) fn delete(tx: &mut Tx<'_>, seq: i64, state: LetterState) -> StoreResult<()> {
     purged_files::note_letter(tx, seq)?;
     for delete in [
         // Its message was not merged, or has no files any more.
@@ -266,7 +266,7 @@ pub(super) fn delete(tx: &mut Tx<'_>, seq: i64, state: LetterState) -> Result<()
     Ok(())
 }
 
-pub(super) fn find(db: &Db, id: LetterId) -> Result<LetterHead, StoreError> {
+pub(super) fn find(db: &Db, id: LetterId) -> StoreResult<LetterHead> {
     by_seq(db, id.seq)?.filter(|head| head.id == id).ok_or_else(|| missing(id))
 }
 
@@ -274,7 +274,7 @@ pub(super) fn missing(id: LetterId) -> StoreError {
     StoreError::Missing { what: "letter", key: id.to_string() }
 }
 
-pub(super) fn by_seq(db: &Db, seq: i64) -> Result<Option<LetterHead>, StoreError> {
+pub(super) fn by_seq(db: &Db, seq: i64) -> StoreResult<Option<LetterHead>> {
     first(db, "l.seq = ?1", params![seq])
 }
 
@@ -283,7 +283,7 @@ pub(in crate::sqlite) fn first(
     db: &Db,
     condition: &str,
     values: &[&dyn ToSql],
-) -> Result<Option<LetterHead>, StoreError> {
+) -> StoreResult<Option<LetterHead>> {
     let select = format!("SELECT {COLUMNS} FROM letters l WHERE {condition} LIMIT 1");
     sql::optional(db, &select, values, read)
 }
@@ -294,7 +294,7 @@ pub(super) fn list(
     condition: &str,
     values: &[&dyn ToSql],
     limit: usize,
-) -> Result<Vec<LetterWithTexts>, StoreError> {
+) -> StoreResult<Vec<LetterWithTexts>> {
     sql::list_undamaged(db, "letter", limit, &list_sql(condition), values, read_with_texts)
 }
 

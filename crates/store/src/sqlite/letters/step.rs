@@ -19,7 +19,7 @@ use crate::sqlite::writer::Tx;
 use crate::sqlite::{SqliteStore, dispatch, external_ids, inbound, objects, send};
 use crate::{
     DispatchOutcome, DispatchRequest, LetterSourceKind, LetterStep, LetterStepResult, NextAction,
-    SendRequest, SendResult, StoreError, StoreInboundRequest, StoreInboundResult,
+    SendRequest, SendResult, StoreError, StoreInboundRequest, StoreInboundResult, StoreResult,
 };
 
 const PUT_RESERVATION: &str = "
@@ -36,7 +36,7 @@ pub(super) struct PreparedStep {
 
 impl SqliteStore {
     /// Serialises the letter of a step and writes large texts to files.
-    pub(super) async fn prepare_step(&self, step: LetterStep) -> Result<PreparedStep, StoreError> {
+    pub(super) async fn prepare_step(&self, step: LetterStep) -> StoreResult<PreparedStep> {
         let text = match &step.letter {
             Some(letter) if step.in_object => Some(texts::letter_text_without_data(letter)?),
             Some(letter) => Some(texts::letter_text(letter)?),
@@ -76,7 +76,7 @@ pub(super) fn apply(
     tx: &mut Tx<'_>,
     prepared: &PreparedStep,
     now: Timestamp,
-) -> Result<LetterStepResult, StoreError> {
+) -> StoreResult<LetterStepResult> {
     let PreparedStep { step, change } = prepared;
     let before = find_unchanged(tx.db, step.id, step.revision)?;
     let joined = join_letters(tx, step.id, &step.joins)?;
@@ -108,7 +108,7 @@ pub(super) fn apply(
 }
 
 /// Returns a letter that still has this revision.
-fn find_unchanged(db: &Db, id: LetterId, revision: i64) -> Result<LetterHead, StoreError> {
+fn find_unchanged(db: &Db, id: LetterId, revision: i64) -> StoreResult<LetterHead> {
     let head = rows::find(db, id)?;
     sql::check_revision("the letter", Some(revision), head.revision)?;
     Ok(head)
@@ -119,7 +119,7 @@ fn join_letters(
     tx: &Tx<'_>,
     into: LetterId,
     joins: &[(LetterId, i64)],
-) -> Result<Vec<(LetterHead, LetterHead)>, StoreError> {
+) -> StoreResult<Vec<(LetterHead, LetterHead)>> {
     let mut joined = Vec::with_capacity(joins.len());
     for (id, revision) in joins {
         let before = find_unchanged(tx.db, *id, *revision)?;
@@ -141,7 +141,7 @@ fn act(
     letter: &mut LetterHead,
     then: &NextAction,
     now: Timestamp,
-) -> Result<bool, StoreError> {
+) -> StoreResult<bool> {
     let status = letter.status.clone();
     match then {
         NextAction::Wait { worker, due } => {
@@ -209,7 +209,7 @@ fn end_with_send(
     source: LetterSourceKind,
     request: &SendRequest,
     now: Timestamp,
-) -> Result<ChainEnd, StoreError> {
+) -> StoreResult<ChainEnd> {
     // The idempotency key of a send belongs to the original message.
     let without_key = (source == LetterSourceKind::Send && request.key.is_some())
         .then(|| SendRequest { key: None, ..request.clone() });
@@ -228,7 +228,7 @@ fn end_with_inbound(
     letter: &LetterHead,
     request: &StoreInboundRequest,
     now: Timestamp,
-) -> Result<ChainEnd, StoreError> {
+) -> StoreResult<ChainEnd> {
     let external_id = letter.external_id.filter(|_| letter.source == LetterSourceKind::Inbound);
     let Some(external_id) = external_id else {
         let what = "inbound message for";
@@ -247,7 +247,7 @@ fn end_with_dispatch(
     external_id: Option<i64>,
     request: &DispatchRequest,
     now: Timestamp,
-) -> Result<ChainEnd, StoreError> {
+) -> StoreResult<ChainEnd> {
     let mut request = request.clone();
     if external_id.is_some() {
         // It was stored when the letter was accepted.
@@ -270,7 +270,7 @@ fn end_with_dispatch(
 }
 
 /// Separates errors of the letter, which end it, from errors of the store.
-fn rejected(error: StoreError) -> Result<ChainEnd, StoreError> {
+fn rejected(error: StoreError) -> StoreResult<ChainEnd> {
     match error {
         StoreError::UnresolvableTargets(_)
         | StoreError::Expired(_)
@@ -285,8 +285,8 @@ fn rejected(error: StoreError) -> Result<ChainEnd, StoreError> {
 /// domain and a tunnel in common.
 pub(super) fn put_reservations<'s>(
     tx: &Tx<'_>,
-    steps: impl Iterator<Item = (&'s PreparedStep, &'s Result<LetterStepResult, StoreError>)>,
-) -> Result<(), StoreError> {
+    steps: impl Iterator<Item = (&'s PreparedStep, &'s StoreResult<LetterStepResult>)>,
+) -> StoreResult<()> {
     let mut latest: BTreeMap<&str, ReservedUntil> = BTreeMap::new();
     for (prepared, _) in steps.filter(|(_, result)| result.is_ok()) {
         for (key, until) in &prepared.step.reservations {
@@ -321,7 +321,7 @@ fn append_event(
     letter: &LetterHead,
     verdicts: &[WorkerVerdict],
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> StoreResult<()> {
     let state = letter.status.standing.name();
     if verdicts.is_empty() && matches!(state, LetterState::Waiting | LetterState::Away) {
         return Ok(());

@@ -16,7 +16,7 @@ use crate::sqlite::rows::as_json;
 use crate::sqlite::{SqliteStore, objects};
 use crate::{
     DispatchRequest, LetterRow, LetterSource, LetterSourceKind, ObjectStore, SendRequest,
-    StoreError, StoreInboundRequest,
+    StoreError, StoreInboundRequest, StoreResult,
 };
 
 /// A text as it is stored.
@@ -108,18 +108,18 @@ struct SendText {
     not_before: Option<Timestamp>,
 }
 
-pub(super) fn letter_text(letter: &Letter) -> Result<String, StoreError> {
+pub(super) fn letter_text(letter: &Letter) -> StoreResult<String> {
     let Letter { from, to, data, extra, rest } = letter;
     as_json(&LetterOut { from, to, data: Some(data), extra, rest })
 }
 
 /// The text of a letter whose `data` is in the message that it becomes.
-pub(super) fn letter_text_without_data(letter: &Letter) -> Result<String, StoreError> {
+pub(super) fn letter_text_without_data(letter: &Letter) -> StoreResult<String> {
     let Letter { from, to, extra, rest, .. } = letter;
     as_json(&LetterOut { from, to, data: None, extra, rest })
 }
 
-pub(super) fn inbound_text(request: &StoreInboundRequest) -> Result<String, StoreError> {
+pub(super) fn inbound_text(request: &StoreInboundRequest) -> StoreResult<String> {
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let mail = request.mail.as_ref().map(|mail| Letter::default().with_bytes(mail.clone()));
     let latin1 = mail.as_ref().is_some_and(|mail| mail.extra.contains_key("charset"));
@@ -134,19 +134,19 @@ pub(super) fn inbound_text(request: &StoreInboundRequest) -> Result<String, Stor
 }
 
 /// Returns `None` when there is nothing to store beyond the object.
-pub(super) fn dispatch_text(request: &DispatchRequest) -> Result<Option<String>, StoreError> {
+pub(super) fn dispatch_text(request: &DispatchRequest) -> StoreResult<Option<String>> {
     let external_id = request.external_id.clone();
     external_id.is_some().then(|| as_json(&DispatchText { external_id })).transpose()
 }
 
 /// Returns `None` when there is nothing to store beyond the object.
-pub(super) fn send_text(request: &SendRequest) -> Result<Option<String>, StoreError> {
+pub(super) fn send_text(request: &SendRequest) -> StoreResult<Option<String>> {
     let (key, not_before) = (request.key.clone(), request.not_before);
     let any = key.is_some() || not_before.is_some();
     any.then(|| as_json(&SendText { key, not_before })).transpose()
 }
 
-fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, StoreError> {
+fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> StoreResult<T> {
     serde_json::from_str(text).map_err(|error| damaged(error.to_string()))
 }
 
@@ -155,16 +155,13 @@ fn damaged(detail: String) -> StoreError {
 }
 
 /// Parses a letter. Returns also whether it has its `data`.
-pub(super) fn parse_letter(text: &str) -> Result<(Letter, bool), StoreError> {
+pub(super) fn parse_letter(text: &str) -> StoreResult<(Letter, bool)> {
     let LetterIn { from, to, data, extra, rest } = parse(text)?;
     let has_data = data.is_some();
     Ok((Letter { from, to, data: data.unwrap_or_default(), extra, rest }, has_data))
 }
 
-pub(super) fn parse_inbound(
-    text: &str,
-    head: &LetterHead,
-) -> Result<StoreInboundRequest, StoreError> {
+pub(super) fn parse_inbound(text: &str, head: &LetterHead) -> StoreResult<StoreInboundRequest> {
     let InboundIn { provider, window_ms, max_wait_ms, message, mail, latin1 } = parse(text)?;
     let mail = mail.map(|data| {
         let charset = latin1.then(|| ("charset".to_owned(), Value::from("latin-1")));
@@ -185,7 +182,7 @@ pub(super) fn parse_inbound(
 
 impl SqliteStore {
     /// Writes a text to a file when it is too large for a row.
-    pub(super) async fn put_text(&self, text: String) -> Result<StoredText, StoreError> {
+    pub(super) async fn put_text(&self, text: String) -> StoreResult<StoredText> {
         if text.len() <= objects::MAX_INLINE_BYTES {
             return Ok(StoredText::Inline(text));
         }
@@ -200,10 +197,7 @@ impl SqliteStore {
     ///
     /// [`StoreError::Damaged`] when one of them is damaged or missing, [`StoreError::Erased`] when
     /// they were erased.
-    pub(super) async fn read_letter(
-        &self,
-        letter: LetterWithTexts,
-    ) -> Result<LetterRow, StoreError> {
+    pub(super) async fn read_letter(&self, letter: LetterWithTexts) -> StoreResult<LetterRow> {
         let LetterWithTexts { head, source, change, object, became } = letter;
         if let Some(at) = head.erased_at {
             return Err(StoreError::Erased { key: head.id.to_string(), at, by: None });
@@ -243,10 +237,7 @@ impl SqliteStore {
     }
 
     /// Like [`Self::read_letter`], but returns a damaged or erased letter with empty texts.
-    pub(super) async fn show_letter(
-        &self,
-        letter: LetterWithTexts,
-    ) -> Result<LetterRow, StoreError> {
+    pub(super) async fn show_letter(&self, letter: LetterWithTexts) -> StoreResult<LetterRow> {
         let (head, became) = (letter.head.clone(), letter.became);
         match self.read_letter(letter).await {
             Err(error @ (StoreError::Damaged { .. } | StoreError::Erased { .. })) => {
@@ -262,7 +253,7 @@ impl SqliteStore {
     }
 
     /// The content of the message that a letter became.
-    async fn data_of_message(&self, became: Option<ObjId>) -> Result<String, StoreError> {
+    async fn data_of_message(&self, became: Option<ObjId>) -> StoreResult<String> {
         let id = became.ok_or_else(|| damaged("the letter became no message".to_owned()))?;
         let body = self.object(id).await?;
         let mut msg: Value =
@@ -273,7 +264,7 @@ impl SqliteStore {
         }
     }
 
-    pub(super) async fn read_text(&self, text: StoredText) -> Result<String, StoreError> {
+    pub(super) async fn read_text(&self, text: StoredText) -> StoreResult<String> {
         match text {
             StoredText::Inline(body) => Ok(body),
             StoredText::File(id) => self.verified_text(id, None).await,
@@ -283,7 +274,7 @@ impl SqliteStore {
     async fn read_message(
         &self,
         object: Option<(ObjId, Option<Vec<u8>>)>,
-    ) -> Result<MsgObject, StoreError> {
+    ) -> StoreResult<MsgObject> {
         let (id, body) = object.ok_or_else(|| damaged("the letter has no object".to_owned()))?;
         self.message(id, body).await
     }

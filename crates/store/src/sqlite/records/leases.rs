@@ -12,7 +12,7 @@ use super::rows::by_seq;
 use super::{append_event, update};
 use crate::sqlite::writer::Tx;
 use crate::sqlite::{contacts, deliveries, email, rows};
-use crate::{BoxHint, JitteredRetry, StoreError, SweepCounts};
+use crate::{BoxHint, JitteredRetry, StoreResult, SweepCounts};
 
 // A single index seek, however many records there are.
 const OLDEST_UNREAD: &str = "
@@ -58,7 +58,7 @@ pub(super) fn lease_oldest(
     holder: &Holder,
     term: LeaseDuration,
     now: Timestamp,
-) -> Result<Option<(MsgRecord, i64)>, StoreError> {
+) -> StoreResult<Option<(MsgRecord, i64)>> {
     let Some(owner) = contacts::find_party_id(tx, owner)? else { return Ok(None) };
     let row = params![owner, box_kind.as_str()];
     let Some((record, object)) =
@@ -80,7 +80,7 @@ pub(super) fn end_all(
     retry: JitteredRetry,
     limit: usize,
     now: Timestamp,
-) -> Result<SweepCounts, StoreError> {
+) -> StoreResult<SweepCounts> {
     Ok(SweepCounts {
         records: end_leases(tx, cause, limit, now)?,
         deliveries: deliveries::end_leases(tx, cause, retry, limit, now)?,
@@ -94,7 +94,7 @@ fn end_leases(
     cause: LeaseEndCause<'_>,
     limit: usize,
     now: Timestamp,
-) -> Result<usize, StoreError> {
+) -> StoreResult<usize> {
     let limit = rows::limit(limit);
     let (seqs, expire_at) = match cause {
         LeaseEndCause::Expired => (rows::numbers(tx.db, EXPIRED, params![now.ms(), limit])?, now),

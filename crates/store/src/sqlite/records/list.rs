@@ -10,7 +10,7 @@ use crate::sqlite::contacts;
 use crate::sqlite::damage::{self, Db};
 use crate::sqlite::open::db_error;
 use crate::sqlite::rows;
-use crate::{Page, PageRequest, RecordFilter, StoreError};
+use crate::{Page, PageRequest, RecordFilter, StoreResult};
 
 /// Lists a page of records that match a filter.
 pub(super) fn list(
@@ -19,7 +19,7 @@ pub(super) fn list(
     box_kind: BoxKind,
     filter: &RecordFilter,
     page: &PageRequest,
-) -> Result<Page<MsgRecord>, StoreError> {
+) -> StoreResult<Page<MsgRecord>> {
     let (beyond, order) = rows::direction(page);
     let (start, limit) = (rows::start(page), page.limit.saturating_add(1));
     let (kind, states) = (box_kind.as_str(), &filter.states);
@@ -76,7 +76,7 @@ pub(super) fn list(
 }
 
 /// The party of the group that a tag `group:<did>` names; 0 when it is unknown.
-fn group_id(db: &Db, did: &str) -> Result<i64, StoreError> {
+fn group_id(db: &Db, did: &str) -> StoreResult<i64> {
     let Ok(did) = did.parse::<Did>() else { return Ok(0) };
     Ok(contacts::find(db, &did)?.unwrap_or(0))
 }

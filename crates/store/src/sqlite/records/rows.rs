@@ -15,7 +15,7 @@ use crate::sqlite::bulk_index::RecentEntries;
 use crate::sqlite::damage::Db;
 use crate::sqlite::objects;
 use crate::sqlite::rows::{self, parsed};
-use crate::{CreatedRecord, StoreError};
+use crate::{CreatedRecord, StoreError, StoreResult};
 
 /// Columns of [`read`], in its order.
 pub(in crate::sqlite) const COLUMNS: &str = "
@@ -90,7 +90,7 @@ fn box_kind(row: &Row<'_>, column: usize) -> rusqlite::Result<BoxKind> {
 }
 
 /// Returns a record and the row of its object.
-pub(in crate::sqlite) fn by_seq(db: &Db, seq: i64) -> Result<(MsgRecord, i64), StoreError> {
+pub(in crate::sqlite) fn by_seq(db: &Db, seq: i64) -> StoreResult<(MsgRecord, i64)> {
     let sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE r.seq = ?1");
     rows::one(db, &sql, [seq], |row| Ok((read(row)?, row.get(16)?)))
 }
@@ -100,7 +100,7 @@ pub(in crate::sqlite) fn by_id(
     db: &Db,
     recent: &RecentEntries,
     id: &RecordId,
-) -> Result<(MsgRecord, i64), StoreError> {
+) -> StoreResult<(MsgRecord, i64)> {
     let missing = || StoreError::Missing { what: "record", key: id.to_string() };
     let object = objects::find_by_half_hash(db, recent, id.msg_prefix())?.ok_or_else(missing)?;
     let sql = "SELECT seq FROM records WHERE object = ?1 AND tag = ?2";
@@ -113,7 +113,7 @@ pub(in crate::sqlite) fn created(
     db: &Db,
     object: i64,
     msg_id: &ObjId,
-) -> Result<Vec<CreatedRecord>, StoreError> {
+) -> StoreResult<Vec<CreatedRecord>> {
     let sql = "
         SELECT p.did, r.box, r.tag
           FROM records r

@@ -232,6 +232,14 @@ impl FakeConnection {
                 let mut out = Vec::new();
                 let folder = &mut self.folder;
                 let status = correct_answer(&mut account, folder, command, &mut out);
+                if command == "NOOP" {
+                    let open = folder.as_ref().and_then(|name| account.folders.get(name));
+                    let now = open.map_or(0, |folder| folder.mails.len());
+                    if now != self.announced {
+                        self.announced = now;
+                        out.extend(format!("* {now} EXISTS\r\n").bytes());
+                    }
+                }
                 if command.starts_with("EXAMINE") || command.starts_with("SELECT") {
                     let open = folder.as_ref().and_then(|name| account.folders.get(name));
                     self.announced = open.map_or(0, |folder| folder.mails.len());
@@ -284,7 +292,7 @@ fn correct_answer(
     let (word, rest) = command.split_once(' ').unwrap_or((command, ""));
     match word {
         "CAPABILITY" => out.extend(format!("* CAPABILITY {}\r\n", account.capabilities).bytes()),
-        "LOGIN" | "AUTHENTICATE" | "ID" | "DONE" => {}
+        "LOGIN" | "AUTHENTICATE" | "ID" | "DONE" | "NOOP" => {}
         "LOGOUT" => out.extend(b"* BYE bye\r\n"),
         "LIST" => {
             for name in account.folders.keys() {

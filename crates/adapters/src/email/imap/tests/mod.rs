@@ -210,6 +210,7 @@ fn timing() -> ImapTiming {
         silence: Duration::from_secs(10),
         done: Duration::from_millis(200),
         idle: Duration::from_secs(60),
+        reopen: Duration::from_secs(60),
         connect_backoff: backoff,
         login_backoff: backoff,
     }

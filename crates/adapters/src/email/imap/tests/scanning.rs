@@ -343,3 +343,45 @@ async fn server_that_is_down_is_tried_again() {
     let errors = watching.stop().await.errors();
     assert_eq!(errors[0], "the server rejects the connection: too many connections");
 }
+
+/// To open a folder costs a server time in proportion to its mails.
+#[tokio::test]
+async fn scan_that_is_asked_for_opens_the_folder_only_when_there_are_mails() {
+    let server = FakeServer::start().await;
+    server.add(mail("a"));
+    // Nothing is announced during IDLE.
+    server.hook(|command, _| match command {
+        "IDLE" => Reaction::Send("+ idling\r\n".to_owned()),
+        _ => Reaction::Correct,
+    });
+    let watching = Watching::start(config(&server));
+    watching.sink.until_scanned(1).await;
+    for scans in 2..5 {
+        watching.scan_now.notify_one();
+        watching.sink.until_scanned(scans).await;
+    }
+    assert_eq!((server.count("EXAMINE"), server.count("NOOP")), (1, 3));
+    server.account().inbox().add(mail("b"));
+    watching.scan_now.notify_one();
+    watching.sink.until_mails(2).await;
+    assert_eq!((server.count("EXAMINE"), server.count("NOOP")), (2, 4));
+    assert_eq!(watching.stop().await.subjects(), ["a", "b"]);
+}
+
+/// Some servers announce mails only when a folder is opened.
+#[tokio::test]
+async fn scan_that_is_asked_for_opens_a_folder_that_was_opened_long_ago() {
+    let server = FakeServer::start().await;
+    server.hook(|command, _| match command {
+        "NOOP" => Reaction::Send("TAG OK nothing\r\n".to_owned()),
+        _ => Reaction::Correct,
+    });
+    let timing = ImapTiming { reopen: Duration::ZERO, ..timing() };
+    let watching = Watching::start_with(config(&server), timing, Arc::default());
+    watching.sink.until_scanned(1).await;
+    server.account().inbox().add(mail("a"));
+    watching.scan_now.notify_one();
+    watching.sink.until_mails(1).await;
+    assert_eq!((server.count("EXAMINE"), server.count("NOOP")), (2, 0));
+    watching.stop().await;
+}

@@ -8,13 +8,19 @@ use monoco_core::inbound::{
 };
 use tokio::io::AsyncRead;
 
-use super::workspace::SlackWorkspace;
 use crate::{ConnectionEvent, InboundError, InboundPage, InboundSink, PageResult};
 
+/// Adds the names that events lack.
+#[async_trait]
+pub(crate) trait EventNamer: Send + Sync {
+    /// Looks up missing names within the time that the provider waits, and never fails.
+    async fn add_names(&self, events: Vec<InboundEvent>) -> Vec<InboundEvent>;
+}
+
 /// A sink in front of that of the courier.
-pub(super) struct NamingSink<'a> {
+pub(crate) struct NamingSink<'a> {
     pub sink: &'a dyn InboundSink,
-    pub workspace: &'a SlackWorkspace,
+    pub namer: &'a dyn EventNamer,
 }
 
 #[async_trait]
@@ -28,7 +34,7 @@ impl InboundSink for NamingSink<'_> {
     }
 
     async fn receive_events(&self, events: Vec<InboundEvent>) -> Vec<Result<bool, InboundError>> {
-        let events = self.workspace.add_names(events).await;
+        let events = self.namer.add_names(events).await;
         self.sink.receive_events(events).await
     }
 
