@@ -180,7 +180,7 @@ pub enum ForgeryKind {
     OtherSecret,
     /// Signed with the secret of another app.
     OtherApp,
-    /// Without a signature.
+    /// The headers of the signature are absent.
     Missing,
     /// Signed properly, but a day ago.
     Stale,
@@ -188,7 +188,7 @@ pub enum ForgeryKind {
     Replayed,
 }
 
-/// Rejected WebSocket handshakes.
+/// Handshakes that are rejected, with the status and code of the answer.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HandshakeFault {

@@ -258,7 +258,7 @@ pub fn throttled(call: &ApiCall, fault: &CallFault) -> SimResponse {
     }
 }
 
-/// Executes a request.
+/// Executes a request of the API, of a custom robot, or for the URL of a socket.
 pub fn execute(
     sim: &LarkSim,
     world: &mut World,

@@ -20,7 +20,8 @@ fn encrypt_with(key: &str, text: &str, iv: [u8; BLOCK]) -> String {
     let cipher = Aes256::new(&Sha256::digest(key.as_bytes()));
     let padding = BLOCK - text.len() % BLOCK;
     let mut plain = text.as_bytes().to_vec();
-    plain.resize(text.len() + padding, padding as u8);
+    // At most 16.
+    plain.resize(text.len() + padding, u8::try_from(padding).unwrap_or_default());
     let (mut out, mut last) = (iv.to_vec(), iv);
     for block in plain.chunks_exact(BLOCK) {
         for (byte, plain) in last.iter_mut().zip(block) {
@@ -46,7 +47,7 @@ mod tests {
 
     #[test]
     fn encryption_and_signature_match_the_vectors_computed_with_another_library() {
-        let iv = std::array::from_fn(|at| at as u8);
+        let iv = std::array::from_fn(|at| u8::try_from(at).unwrap());
         let text = r#"{"challenge":"c1","token":"vt","type":"url_verification"}"#;
         let encrypted = encrypt_with("test-encrypt-key", text, iv);
         assert_eq!(

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::api::{INVALID_FIELD, SimLarkCall, SimLarkFailure, SimLarkResult};
-use super::history::{page, page_request};
+use super::history::{page_from, page_request};
 use super::messages::check_member;
 use super::{TENANT, TOPIC_CHAT, bot_user, events};
 use crate::http::{SimResponse, parse_form};
@@ -108,11 +108,9 @@ pub fn chats(world: &mut World, call: &SimLarkCall<'_>) -> SimLarkResult {
     let (size, start) = page_request(call, MAX_CHATS_PAGE)?;
     let bot = bot_user(call.app);
     let groups = world.store.chats.values();
-    let groups = groups
-        .filter(|chat| chat.kind != SimChatKind::Direct && chat.members.contains(&bot))
-        .skip(start as usize);
-    let found: Vec<_> = groups.take(size + 1).map(describe_chat).collect();
-    Ok(cut_page(found, size, start))
+    let groups =
+        groups.filter(|chat| chat.kind != SimChatKind::Direct && chat.members.contains(&bot));
+    Ok(page_from(groups.map(describe_chat), size, start))
 }
 
 /// People of a chat. Bots are not listed.
@@ -121,24 +119,13 @@ pub fn members(world: &mut World, call: &SimLarkCall<'_>) -> SimLarkResult {
     let chat = own_chat(world, call)?;
     let people = chat.members.iter().filter_map(|id| find_user(world, id).ok());
     let total = people.clone().count();
-    let found: Vec<_> = people
-        .skip(start as usize)
-        .take(size + 1)
-        .map(|user| {
-            json!({
-                "member_id_type": "open_id", "member_id": user.id, "name": user.name,
-                "tenant_key": TENANT,
-            })
+    let described = people.map(|user| {
+        json!({
+            "member_id_type": "open_id", "member_id": user.id, "name": user.name,
+            "tenant_key": TENANT,
         })
-        .collect();
-    let mut page = cut_page(found, size, start);
+    });
+    let mut page = page_from(described, size, start);
     page["member_total"] = json!(total);
     Ok(page)
-}
-
-/// A page from a list that has one element more if there is a next page.
-fn cut_page(mut found: Vec<Value>, size: usize, start: u64) -> Value {
-    let has_more = found.len() > size;
-    found.truncate(size);
-    page(found, has_more.then_some(start + size as u64))
 }

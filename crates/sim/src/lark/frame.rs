@@ -8,6 +8,9 @@ pub const CONTROL: u64 = 0;
 /// Method of data frames: events.
 pub const DATA: u64 = 1;
 
+/// Bits of the fields that every frame has: 1 to 4.
+const REQUIRED_FIELDS: u64 = 0b1_1110;
+
 /// One frame. The numbers of the fields are those of the published schema.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SimLarkFrame {
@@ -31,11 +34,15 @@ impl fmt::Display for InvalidSimLarkFrame {
 }
 
 fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value > 0x7f {
-        out.push(value as u8 | 0x80);
+    loop {
+        let [low, ..] = value.to_le_bytes();
+        if value <= 0x7f {
+            out.push(low);
+            return;
+        }
+        out.push(low | 0x80);
         value >>= 7;
     }
-    out.push(value as u8);
 }
 
 fn put_number(out: &mut Vec<u8>, field: u64, value: u64) {
@@ -138,12 +145,11 @@ impl SimLarkFrame {
 
     /// Reads a frame. A frame without one of the required fields is an error.
     pub fn decode(bytes: &[u8]) -> Result<Self, InvalidSimLarkFrame> {
-        let (mut reader, mut frame, mut required) =
-            (FieldReader(bytes), Self::default(), [false; 4]);
+        let (mut reader, mut frame, mut found) = (FieldReader(bytes), Self::default(), 0_u64);
         while let Some((field, value)) = reader.next()? {
             match (field, value) {
                 (1..=4, FieldValue::Number(number)) => {
-                    required[field as usize - 1] = true;
+                    found |= 1 << field;
                     match field {
                         1 => frame.seq_id = number,
                         2 => frame.log_id = number,
@@ -158,7 +164,7 @@ impl SimLarkFrame {
                 _ => {}
             }
         }
-        if required == [true; 4] { Ok(frame) } else { Err(InvalidSimLarkFrame) }
+        if found == REQUIRED_FIELDS { Ok(frame) } else { Err(InvalidSimLarkFrame) }
     }
 }
 

@@ -29,10 +29,18 @@ pub fn get(world: &mut World, call: &SimLarkCall<'_>) -> SimLarkResult {
 }
 
 /// A page of a list, as Lark shows it. `token` continues it.
-pub fn page(items: Vec<Value>, token: Option<u64>) -> Value {
+fn page(items: Vec<Value>, token: Option<u64>) -> Value {
     let mut page = json!({"has_more": token.is_some(), "items": items});
     page["page_token"] = json!(token.map(|token| token.to_string()).unwrap_or_default());
     page
+}
+
+/// The page of a list that starts at a number.
+pub fn page_from(items: impl Iterator<Item = Value>, size: usize, start: u64) -> Value {
+    let mut rest = items.skip(usize::try_from(start).unwrap_or(usize::MAX));
+    let found: Vec<_> = rest.by_ref().take(size).collect();
+    let next = start + found.len() as u64;
+    page(found, rest.next().map(|_| next))
 }
 
 /// Size of the page, and where it starts.
@@ -46,7 +54,7 @@ pub fn page_request(call: &SimLarkCall<'_>, max: usize) -> Result<(usize, u64), 
             text.parse::<u64>().map(Some).map_err(|_| invalid())
         }
     };
-    let size = number("page_size")?.map_or(DEFAULT_PAGE, |size| size as usize);
+    let size = number("page_size")?.map_or(Ok(DEFAULT_PAGE), usize::try_from).unwrap_or(0);
     if size == 0 || size > max {
         let message = format!("field validation failed: page_size must be 1 to {max}");
         return Err(SimLarkFailure::new(INVALID_FIELD, message));

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::api::{SimLarkCall, SimLarkFailure, SimLarkResult};
-use super::history::{page, page_request};
+use super::history::{page_from, page_request};
 use super::messages::{check_member, present_message, record};
 use super::{LarkSim, app_id, events};
 use crate::clock::now_ms;
@@ -81,10 +81,7 @@ pub fn list(world: &mut World, call: &SimLarkCall<'_>) -> SimLarkResult {
     let wanted = state.reactions.get(call.id(0)).into_iter().flatten().filter(|reaction| {
         emoji.is_empty() || reaction["reaction_type"]["emoji_type"] == emoji.as_str()
     });
-    let mut rest = wanted.skip(start as usize);
-    let items: Vec<_> = rest.by_ref().take(size).cloned().collect();
-    let next = start + items.len() as u64;
-    Ok(page(items, rest.next().map(|_| next)))
+    Ok(page_from(wanted.cloned(), size, start))
 }
 
 pub fn delete(world: &mut World, call: &SimLarkCall<'_>) -> SimLarkResult {

@@ -72,7 +72,7 @@ struct SlackState {
     token_error: Option<String>,
     uploads: HashMap<String, OpenUpload>,
     shares: HashMap<String, FileShare>,
-    /// Messages by chat.
+    /// Messages by chat, for the rate limit.
     posts: CallRates,
 }
 
