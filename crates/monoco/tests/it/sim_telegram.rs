@@ -348,7 +348,7 @@ fn updates_of_a_webhook_that_fails_are_fetched_after_it_was_removed() {
     let sim = Sim::start("telegram");
     let receiver = Receiver::start();
     let hook = json!({"url": receiver.url("/hook"), "max_connections": 5}).to_string();
-    let token = sim.info["credentials"]["bot_token"].as_str().unwrap();
+    let token = sim.info["credentials"]["token"].as_str().unwrap();
     sim.request("POST", &format!("/bot{token}/setWebhook"), hook.as_bytes()).ok();
     receiver.will("503 Service Unavailable\r\nRetry-After: 600");
     sim.say("kept");
