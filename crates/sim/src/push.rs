@@ -195,7 +195,7 @@ fn record(hub: &SimHub, event: &SimEvent, result: &PushResult) {
     match pause {
         // Without its URL the event waits for the bot to fetch it.
         Some(_) if !world.push_urls.contains_key(&event.app) => {
-            world.queue.make_ready(event.number)
+            world.queue.make_ready(event.number);
         }
         Some(pause) => world.queue.retry_at(event.number, name, now_us() + pause * 1000),
         None => {

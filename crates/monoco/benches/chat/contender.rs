@@ -65,7 +65,7 @@ impl SdkHandler {
         let child = Command::new("python3")
             .args([HANDLER, emulator.network.name()])
             .arg(data.path().join("messages.jsonl"))
-            .args(names.iter().map(|name| emulator.credential(0, name)))
+            .args(names.map(|name| emulator.credential(0, name)))
             .env("PYTHONPATH", sdk_dir())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
