@@ -3,7 +3,8 @@
 //! The supervisor is this program in a mode of its own, started by [`supervised`]. It is a
 //! subreaper: a descendant whose parent has exited becomes its child, also one in a session of
 //! its own. It kills all descendants when they use too much memory together, on SIGQUIT, and
-//! when the caller has exited or has closed the pipe that is the supervisor's standard output.
+//! when the caller has exited or has closed the pipe that is the supervisor's standard output;
+//! when the command has exited, as [`Leftovers`] says.
 //! It starts the command through a second mode, which asks the kernel to kill the command if
 //! the supervisor is killed, and limits the address space. Processes that a killed supervisor
 //! could not kill are found by [`kill_orphans`].
@@ -268,6 +269,9 @@ pub fn kill_orphans() {
 
 fn orphans() -> Vec<OwnedFd> {
     let (own, user) = (getpid(), geteuid().as_raw());
+    // Elsewhere, such as in a container, the same number is another supervisor.
+    let namespace = |process: &Path| fs::read_link(process.join("ns/pid")).ok();
+    let Some(own_namespace) = namespace(Path::new("/proc/self")) else { return Vec::new() };
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let processes = entries.filter_map(|entry| {
         let pid = entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
@@ -278,7 +282,8 @@ fn orphans() -> Vec<OwnedFd> {
         let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
         let environment = fs::read(entry.path().join("environ")).ok()?;
         let supervisor = supervisor_in(&environment)?;
-        (!supervisor.is_running()).then_some(process)
+        let is_here = namespace(&entry.path())? == own_namespace;
+        (is_here && !supervisor.is_running()).then_some(process)
     });
     processes.collect()
 }

@@ -355,7 +355,7 @@ fn service_id(url: &str) -> i32 {
 /// Returns the end of a path without ids, for errors.
 fn method_name(path: &str) -> &str {
     let has_id = |part: &&str| !part.contains('_') || part.len() < 20;
-    path.split('/').filter(has_id).next_back().unwrap_or(path)
+    path.split('/').rfind(has_id).unwrap_or(path)
 }
 
 fn not_visible(failure: Failure) -> Failure {

@@ -227,7 +227,7 @@ impl GapReader<'_> {
                 let count = MAX_CHAT_PAGES * 50;
                 let detail =
                     format!("more than {count} messages were missed; the newest are not read");
-                self.report_rest(chat, detail).await?;
+                self.report_rest(chat, "messages", detail).await?;
                 break;
             }
             let mut query = vec![
@@ -253,7 +253,7 @@ impl GapReader<'_> {
         let left = topics.len().saturating_sub(MAX_TOPICS);
         if left > 0 {
             let detail = format!("replies in {left} topics are not read");
-            self.report_rest(chat, detail).await?;
+            self.report_rest(chat, "topics", detail).await?;
         }
         for topic in topics.iter().rev().take(MAX_TOPICS) {
             self.read_topic(chat, topic).await?;
@@ -360,10 +360,14 @@ impl GapReader<'_> {
 
     /// Reports that a chat has more messages than are read. The notice is the same when the
     /// catch-up is repeated.
-    async fn report_rest(&mut self, chat: &MissedChat, detail: String) -> Result<(), Failure> {
-        let kind = if detail.contains("topics") { ":topics" } else { "" };
+    async fn report_rest(
+        &mut self,
+        chat: &MissedChat,
+        rest: &str,
+        detail: String,
+    ) -> Result<(), Failure> {
         let notice = TunnelNotice {
-            id: format!("gap:{}:{}{kind}", chat.session.id, chat.since.ms()),
+            id: format!("gap:{rest}:{}:{}", chat.session.id, chat.since.ms()),
             kind: "gap".to_owned(),
             session: Some(chat.session.clone()),
             by: None,

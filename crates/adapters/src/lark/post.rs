@@ -113,7 +113,7 @@ fn push_styled(
         let marks: String = marks.collect();
         out.push_str(&marks);
         push_mentions(out, inner, source, context);
-        out.extend(reversed(&marks).into_iter());
+        out.extend(reversed(&marks));
     }
     out.push_str(&words[end..]);
 }

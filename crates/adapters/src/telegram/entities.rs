@@ -272,7 +272,7 @@ fn can_wrap(before: Option<char>, core: &str, after: Option<char>) -> bool {
     let is_word = |c: Option<char>| c.is_some_and(|c| !c.is_whitespace() && !is_punctuation(c));
     let first = core.chars().next().is_some_and(is_punctuation);
     let last = core.chars().next_back().is_some_and(is_punctuation);
-    !(first && is_word(before)) && !(last && is_word(after))
+    !(first && is_word(before) || last && is_word(after))
 }
 
 /// Emoji and other symbols count as punctuation in Markdown.

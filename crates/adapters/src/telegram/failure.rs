@@ -215,6 +215,8 @@ impl ErrorAnswer<'_> {
             400 if has("logged out") => {
                 (Kind::Unauthorized, "; the bot is logged out of this server")
             }
+            // `wrong file_id or the file is temporarily unavailable`
+            400 if has("temporarily unavailable") => (Kind::Unavailable, ""),
             // Also `message is too long`, `message text is empty`, `wrong file identifier`.
             400 => (Kind::Rejected, ""),
             401 => (
@@ -296,6 +298,12 @@ mod tests {
             (400, "Bad Request: PHOTO_INVALID_DIMENSIONS", Kind::Format, "permanent"),
             (400, "Bad Request: message to react not found", Kind::MessageGone, "permanent"),
             (400, "Bad Request: REACTION_INVALID", Kind::Rejected, "permanent"),
+            (
+                400,
+                "Bad Request: wrong file_id or the file is temporarily unavailable",
+                Kind::Unavailable,
+                "temporary",
+            ),
             (401, "Unauthorized", Kind::Unauthorized, "permanent"),
             (403, "Forbidden: bot was blocked by the user", Kind::Rejected, "permanent"),
             (

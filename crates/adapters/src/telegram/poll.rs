@@ -102,7 +102,10 @@ impl PollPlan {
             self.failures = self.failures.saturating_add(1);
             return Backoff::DEFAULT.delay(self.failures, jitter);
         }
-        self.failures = 0;
+        // That the server answers at once says nothing about requests that wait.
+        if page.is_some() || !request.timeout.is_zero() {
+            self.failures = 0;
+        }
         Duration::ZERO
     }
 

@@ -37,7 +37,8 @@ pub enum SimCommand {
 
 #[derive(Debug, clap::Args)]
 pub struct SimArgs {
-    /// Port to listen on; 0 selects a free port [default: 8661 for Slack, 8662 for DingTalk, 8663 for Lark, 8664 for Telegram]
+    /// Port to listen on; 0 selects a free port [default: 8661 for Slack, 8662 for DingTalk,
+    /// 8663 for Lark, 8664 for Telegram]
     #[arg(long, value_name = "N")]
     port: Option<u16>,
     /// Address to listen on; only loopback addresses are allowed

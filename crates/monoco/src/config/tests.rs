@@ -527,3 +527,9 @@ fn receipts_are_read_for_providers_with_reactions_only() {
         assert!(error.contains(expected), "{config}: {error}");
     }
 }
+
+#[test]
+fn planned_stores_are_rejected_without_their_password() {
+    let said = bad("courier: {storage: {store: 'postgres://me:hunter2@db/monoco'}}");
+    assert!(said.contains("not in this version") && !said.contains("hunter2"), "{said}");
+}

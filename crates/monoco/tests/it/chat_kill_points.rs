@@ -133,7 +133,7 @@ impl<N: ChatNetwork> ChatCourier<N> {
 
     /// Sends a message in several parts, and returns the answer. A repetition sends nothing more.
     fn send(&self, name: &str) -> io::Result<Value> {
-        let paragraph = |n: usize| format!("{name}-p{n}. {}\n\n", "x".repeat(PARAGRAPH_CHARS - 20));
+        let paragraph = |n: usize| format!("{name}/p{n}. {}\n\n", "x".repeat(PARAGRAPH_CHARS - 20));
         let text: String = (0..PARAGRAPHS).map(paragraph).collect();
         let msg = json!({"from": ME, "to": ["did:msgtunnel:C0OPS.group.chat"], "kind": "chat",
                          "content": {"format": "text/markdown", "content": text}});
@@ -170,7 +170,7 @@ impl<N: ChatNetwork> ChatCourier<N> {
         let mut found: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for sent in self.sim.sent() {
             for piece in sent["text"].as_str().unwrap().split("\n\n") {
-                let Some((name, rest)) = piece.split_once("-p") else { continue };
+                let Some((name, rest)) = piece.split_once("/p") else { continue };
                 let number = rest.split_once('.').unwrap().0.parse().unwrap();
                 found.entry(name.to_owned()).or_default().push(number);
             }

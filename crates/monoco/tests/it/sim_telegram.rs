@@ -342,3 +342,33 @@ found["confirmed again"] = updates(offset=last + 1)
     });
     assert_eq!(found, expected);
 }
+
+#[test]
+fn updates_of_a_webhook_that_fails_are_fetched_after_it_was_removed() {
+    let sim = Sim::start("telegram");
+    let receiver = Receiver::start();
+    let hook = json!({"url": receiver.url("/hook"), "max_connections": 5}).to_string();
+    let token = sim.info["credentials"]["token"].as_str().unwrap();
+    sim.request("POST", &format!("/bot{token}/setWebhook"), hook.as_bytes()).ok();
+    receiver.will("503 Service Unavailable\r\nRetry-After: 600");
+    sim.say("kept");
+    sim.until(|state| state["counters"]["pushes"]["http_error"] == 1);
+    let found = api(
+        &sim,
+        r#"
+info = call("getWebhookInfo")
+found["info"] = [info["pending_update_count"], info["last_error_message"], info["max_connections"]]
+call("deleteWebhook")
+found["fetched"] = texts(updates())
+found["removed"] = call("getWebhookInfo")["url"]
+call("setWebhook", url="http://127.0.0.1:9/", drop_pending_updates=True)
+call("deleteWebhook")
+found["dropped"] = updates(offset=0)
+"#,
+    );
+    let error = "Wrong response from the webhook: 503 Service Unavailable";
+    let expected =
+        json!({"info": [1, error, 5], "fetched": ["kept"], "removed": "", "dropped": []});
+    assert_eq!(found, expected);
+    assert_eq!(receiver.all().len(), 1, "Retry-After is kept");
+}

@@ -14,20 +14,12 @@ use crate::world::World;
 const FILE_KINDS: [&str; 8] =
     ["photo", "document", "voice", "video", "audio", "animation", "video_note", "sticker"];
 
-/// Kinds of messages without a file.
-const OTHER_KINDS: [&str; 11] = [
-    "text",
-    "location",
-    "venue",
-    "contact",
-    "poll",
-    "dice",
-    "raw",
-    "new_chat_title",
-    "pinned_message",
-    "video_chat_started",
-    "group_chat_created",
-];
+/// Kinds of messages of people without a file.
+const OTHER_KINDS: [&str; 6] = ["text", "location", "venue", "contact", "poll", "dice"];
+
+/// Kinds of messages about a chat, and one whose content is given as `raw`.
+const SERVICE_KINDS: [&str; 5] =
+    ["raw", "new_chat_title", "pinned_message", "video_chat_started", "group_chat_created"];
 
 /// The text of a request with the mention that it asks for.
 fn text_of(request: &SayRequest) -> String {
@@ -93,8 +85,7 @@ pub fn contents(world: &mut World, request: &SayRequest) -> Result<Vec<Value>, C
 fn other_content(kind: &str, text: &str, request: &SayRequest) -> Result<Value, ControlError> {
     let place = json!({"latitude": 48.2082, "longitude": 16.3738});
     let default = match kind {
-        "text" => return Ok(text_fields(text, request.blocks.as_ref(), false)),
-        "raw" => return Ok(text_fields(text, request.blocks.as_ref(), false)),
+        "text" | "raw" => return Ok(text_fields(text, request.blocks.as_ref(), false)),
         "location" => place,
         "venue" => json!({"location": place, "title": "Town hall", "address": "Main square 1"}),
         "contact" => json!({
@@ -110,7 +101,8 @@ fn other_content(kind: &str, text: &str, request: &SayRequest) -> Result<Value, 
         "video_chat_started" => json!({}),
         "group_chat_created" => json!(true),
         _ => {
-            let known: Vec<_> = FILE_KINDS.iter().chain(&OTHER_KINDS).collect();
+            let known: Vec<_> =
+                FILE_KINDS.iter().chain(&OTHER_KINDS).chain(&SERVICE_KINDS).collect();
             return Err(ControlError(format!("found kind {kind:?}, expected one of {known:?}")));
         }
     };
@@ -134,9 +126,9 @@ fn poll(question: &str) -> Value {
     })
 }
 
-/// Whether the content is shown as a service message, which carries no text of a person.
-pub fn is_service(content: &Value) -> bool {
-    OTHER_KINDS[7..].iter().any(|kind| content.get(kind).is_some())
+/// Whether a message is about its chat and has no content of a person.
+pub fn is_service(message: &Value) -> bool {
+    !FILE_KINDS.iter().chain(&OTHER_KINDS).any(|kind| message.get(kind).is_some())
 }
 
 /// The part of a message that a reply quotes, with its place in UTF-16 code units.

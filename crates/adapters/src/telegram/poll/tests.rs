@@ -114,6 +114,22 @@ fn errors_have_delays_by_their_kind() {
 }
 
 #[test]
+fn waiting_requests_that_always_fail_have_growing_delays() {
+    let mut plan = connected();
+    let mut delays = Vec::new();
+    for _ in 0..4 {
+        delays.push(plan.after_error(&error(TelegramErrorKind::Transport), SECOND, Jitter::NONE));
+        let at_once = plan.request();
+        plan.after_page(&[], &at_once, Duration::ZERO, SECOND, Jitter::NONE);
+    }
+    assert_eq!(delays, [SECOND, 2 * SECOND, 4 * SECOND, 8 * SECOND]);
+    let waiting = plan.request();
+    plan.after_page(&[], &waiting, POLL, SECOND, Jitter::NONE);
+    let after = plan.after_error(&error(TelegramErrorKind::Transport), SECOND, Jitter::NONE);
+    assert_eq!(after, SECOND);
+}
+
+#[test]
 fn page_that_cannot_be_read_is_asked_for_one_by_one() {
     let mut plan = connected();
     plan.after_unreadable(Jitter::NONE);

@@ -63,7 +63,7 @@ pub async fn run(context: &CliContext, args: StreamTestArgs) -> Result<(), CliEr
     if context.home.running().is_some() && tunnel.enabled {
         note(&format!(
             "warning: the running courier may be connected with the same credentials; a provider \
-             such as DingTalk, Slack or Lark sends each message to one of the connections. \
+             such as DingTalk, Slack, Lark or Telegram sends each message to one of them. \
              `monoco tunnel pause {id}` closes that of the courier"
         ));
     }
