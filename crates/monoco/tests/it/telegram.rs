@@ -284,14 +284,17 @@ fn migration_to_a_supergroup_keeps_the_session() {
 
 #[test]
 fn send_to_a_migrated_group_goes_to_the_new_id() {
-    let (sim, courier) = pushing();
-    // The bot does not hear of it, because the webhook is not its own any more.
-    sim.control("settings", &json!({"backlog": true}));
-    let moved = sim.control("migrate", &json!({"chat": "general"}));
+    let sim = ChatSim::start_with("telegram", &["--apps", "2"]);
+    let courier = Courier::start_configured(&chat_config("tele", 50, &keys(&sim, &[])));
+    wait_for_connection(&courier);
+    // Only the second bot hears of it, so the first one learns the id from an error.
+    let moved = sim.control("migrate", &json!({"chat": "general", "app": 1}));
     let new = moved["to"].as_str().unwrap();
     send_to(&courier, "did:msgtunnel:-4001.group.tele", "hello");
     let sent = sim.wait_for_sent(1);
     assert_eq!((&sent[0]["chat"], &sent[0]["text"]), (&json!(new), &json!("hello")));
+    let errors = sim.get("state")["counters"]["errors"].to_string();
+    assert!(errors.contains("upgraded to a supergroup"), "{errors}");
 }
 
 #[test]
