@@ -136,7 +136,7 @@ impl NameCache {
                 self.pause(retry_after.unwrap_or(FAILURE_TIME).min(NO_NAME_TIME));
             }
             ApiErrorKind::Transport | ApiErrorKind::Ambiguous | ApiErrorKind::NoVerdict => {
-                self.pause(FAILURE_TIME)
+                self.pause(FAILURE_TIME);
             }
         }
     }
