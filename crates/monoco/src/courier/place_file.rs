@@ -213,7 +213,10 @@ fn write(
     dirs.put(to, &entry.file, text.as_bytes(), options).map_err(sort)
 }
 
-fn read_mail(entry: &MailIndexEntry, content: &mut MailFileContent<'_>) -> Result<Mail, PlaceFileError> {
+fn read_mail(
+    entry: &MailIndexEntry,
+    content: &mut MailFileContent<'_>,
+) -> Result<Mail, PlaceFileError> {
     let bytes = content.object(entry.msg_id).map_err(|error| match error {
         StoreError::Missing { .. } | StoreError::Damaged { .. } | StoreError::Erased { .. } => {
             PlaceFileError::Bad(error.to_string())
