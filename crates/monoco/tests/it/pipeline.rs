@@ -358,7 +358,7 @@ fn a_limit_that_leaves_the_chain_lets_go_at_once() {
             .map(|n| hub.post(&mail("bob@example.org", "Hello", &format!("word-{n}"))))
             .collect();
         hub.stands(&ids[0], "DONE");
-        let held = |status: &Value| status["workers"]["limit"]["kept"] == 3;
+        let held = |status: &Value| status["workers"]["limit"]["held"] == 3;
         hub.courier.until("/api/v1/pipeline", held);
         change(&mut hub, after, runs);
         for id in &ids[1..] {
