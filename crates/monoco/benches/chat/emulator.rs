@@ -80,7 +80,9 @@ impl Emulator {
         let control = emulator.info["control_url"].as_str().unwrap_or_default();
         let host = control.trim_start_matches("http://").split('/').next().unwrap_or_default();
         emulator.addr = host.parse()?;
-        emulator.post("settings", &json!({"max_events": 1_000_000}))?;
+        // lark-oapi answers a burst of 1,000 frames after more than the 3 s of Lark, and would get
+        // the same frames again without end. The time is the same for courier and SDK.
+        emulator.post("settings", &json!({"max_events": 1_000_000, "ack_timeout_ms": 60_000}))?;
         Ok(emulator)
     }
 
