@@ -226,14 +226,16 @@ fn a_beanstalkd_that_stands_still_is_waited_for() {
 
 #[test]
 fn a_courier_killed_at_random_moments_sends_every_letter_once() {
+    // A kill uses up an attempt of the letters that are at a worker: they have enough of them.
     let mut beanstalkd = Beanstalkd::start();
     let mut hub = PipelineCourier::open(&json!({"outbound": ["send"]}));
     let stamp = hub.file("stamp.sh", r#"exec sed 's/^{/{"result":"pass",/'"#);
     hub.reload(&json!({
         "outbound": ["stamp", "tagger", "send"],
         "workers": {
-            "stamp": {"kind": "exec", "command": ["sh", stamp], "parallel": 4},
-            "tagger": {"kind": "beanstalkd", "server": beanstalkd.url(), "timeout_s": 10},
+            "stamp": {"kind": "exec", "command": ["sh", stamp], "parallel": 4, "retries": 100},
+            "tagger": {"kind": "beanstalkd", "server": beanstalkd.url(), "timeout_s": 10,
+                       "retries": 100},
         },
     }));
     let _worker = Python::tagger(&beanstalkd);

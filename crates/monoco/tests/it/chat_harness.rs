@@ -120,14 +120,15 @@ impl Drop for ChatSim {
 
 /// A config with one chat tunnel. `keys` are the lines of its section.
 pub fn chat_config(tunnel: &str, window_ms: u64, keys: &[String]) -> String {
-    let mut config = format!(
-        "courier:\n  debounce: {{ window_ms: {window_ms}, max_wait_ms: 120000 }}\n  adapters:\n    \
-         {tunnel}:\n"
-    );
-    for key in keys {
-        config.push_str(&format!("      {key}\n"));
-    }
-    config
+    let section = tunnel_section(tunnel, keys);
+    let debounce = format!("{{ window_ms: {window_ms}, max_wait_ms: 120000 }}");
+    format!("courier:\n  debounce: {debounce}\n  adapters:\n{section}")
+}
+
+/// The section of one tunnel, which can follow [`chat_config`].
+pub fn tunnel_section(tunnel: &str, keys: &[String]) -> String {
+    let lines: String = keys.iter().map(|key| format!("      {key}\n")).collect();
+    format!("    {tunnel}:\n{lines}")
 }
 
 /// All messages that are kept: the texts of all Mails, by the id of the Mail.

@@ -18,8 +18,8 @@ pub fn emulator() -> ChatSim {
     ChatSim::start_with("dingtalk", &["--apps", "2"])
 }
 
-/// The config of a courier with the tunnel `ding`, with further keys of the tunnel.
-pub fn config(sim: &ChatSim, more: &[&str]) -> String {
+/// The keys of a tunnel with a stream, and further ones.
+pub fn stream_keys(sim: &ChatSim, more: &[&str]) -> Vec<String> {
     let mut keys = vec!["provider: dingtalk".to_owned()];
     for key in ["app_key", "app_secret", "robot_token", "robot_secret"] {
         keys.push(format!("{key}: {}", sim.credential(key)));
@@ -28,7 +28,12 @@ pub fn config(sim: &ChatSim, more: &[&str]) -> String {
         keys.push(format!("{key}: '{}'", sim.text(key)));
     }
     keys.extend(more.iter().map(|key| (*key).to_owned()));
-    chat_config("ding", 50, &keys)
+    keys
+}
+
+/// The config of a courier with the tunnel `ding`, with further keys of the tunnel.
+pub fn config(sim: &ChatSim, more: &[&str]) -> String {
+    chat_config("ding", 50, &stream_keys(sim, more))
 }
 
 /// An emulator and a courier whose stream is connected.

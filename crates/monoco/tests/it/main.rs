@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 mod ack_checker;
+mod all_networks;
 mod api;
 mod api_examples;
 mod api_reference;

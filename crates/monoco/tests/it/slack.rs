@@ -17,7 +17,7 @@ const OUTBOX: &str = "/api/v1/boxes/did:msgtunnel:slack/TUNNEL_OUTBOX?limit=100"
 const GENERAL: &str = "did:msgtunnel:C0GENERAL.group.slack";
 
 /// The keys of a tunnel in Socket Mode. Limits of the rate would only make the tests slow.
-fn socket_keys(sim: &ChatSim) -> Vec<String> {
+pub fn socket_keys(sim: &ChatSim) -> Vec<String> {
     vec![
         "provider: slack".to_owned(),
         format!("base_url: {}", sim.text("base_url")),
