@@ -97,9 +97,10 @@ pub enum SendStateData {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendStatus {
     pub state: SendStateData,
-    /// Number of attempts since the last retry by an operator. One that a rate limit has ended
-    /// does not count.
+    /// Number of attempts since the last retry by an operator.
     pub attempts: u32,
+    /// Number of these attempts that a rate limit has ended. `max_attempts` does not count them.
+    pub rate_limited: u32,
     /// Increases with every attempt and never goes back.
     pub epoch: u64,
     /// When the first of these attempts began; retries end 24 h later. A delivery that has it is
@@ -164,6 +165,7 @@ impl SendStatus {
         Self {
             state: SendStateData::Wait { due },
             attempts: 0,
+            rate_limited: 0,
             epoch: 0,
             first_try: None,
             outcome_unknown: false,
@@ -233,9 +235,8 @@ impl SendStatus {
                             .map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
                         let why = Failure::Temporary { detail, retry_after_ms, error_code };
                         let delay = retry.rate_limit_delay(self.elapsed(now), retry_after, jitter);
-                        // Otherwise rate limits would use up the attempts of the message.
-                        let attempts = self.attempts.saturating_sub(1);
-                        Ok(Self { attempts, ..self.failed(why, delay, false, now) })
+                        let rate_limited = self.rate_limited.saturating_add(1);
+                        Ok(Self { rate_limited, ..self.failed(why, delay, false, now) })
                     }
                 }
             }
@@ -355,7 +356,7 @@ impl SendStatus {
             (from, to) if from.name() == to => return Ok(self),
             (Held | Dead { .. } | Uncertain { .. } | Failed { .. }, To::Wait) => {
                 let state = Wait { due: now };
-                return Ok(Self { state, attempts: 0, first_try: None, ..self });
+                return Ok(Self { state, attempts: 0, rate_limited: 0, first_try: None, ..self });
             }
             (Wait { .. } | Failed { .. }, To::Held) => Held,
             (Uncertain { .. }, To::Sent) => {
@@ -389,8 +390,10 @@ impl SendStatus {
             }
         };
         let elapsed = self.elapsed(now);
+        // Otherwise rate limits would use up the attempts of the message.
+        let counted = self.attempts.saturating_sub(self.rate_limited);
         let wait = retry_after
-            .and_then(|retry_after| retry.next_delay(self.attempts, elapsed, retry_after, jitter));
+            .and_then(|retry_after| retry.next_delay(counted, elapsed, retry_after, jitter));
         self.failed(why, wait, is_unknown, now)
     }
 
@@ -526,7 +529,7 @@ mod tests {
             SendState::Deleted => SendStateData::Deleted,
         };
         let (first_try, outcome_unknown) = (Some(at(0)), false);
-        SendStatus { state, attempts: 1, epoch: 1, first_try, outcome_unknown }
+        SendStatus { state, attempts: 1, rate_limited: 0, epoch: 1, first_try, outcome_unknown }
     }
 
     fn report(
@@ -648,7 +651,7 @@ mod tests {
             sending = sending.report(outcome, &proof, at(now), &retry, ONCE, Jitter::NONE).unwrap();
             assert_eq!(sending.state.name(), SendState::Failed, "at {now} s");
         }
-        assert_eq!(sending.attempts, 1);
+        assert_eq!((sending.attempts, sending.rate_limited), (4, 3));
 
         let postponed = standing(SendState::Sending).postpone(at(9), &ann(Some(1))).unwrap();
         assert_eq!((postponed.attempts, postponed.first_try), (0, Some(at(0))));

@@ -302,6 +302,8 @@ const COMMANDS: &[&str] = &[
     "courier stream-test EVIL",
     "sim slack --port EVIL",
     "sim dingtalk --port EVIL",
+    "sim lark --port EVIL",
+    "sim telegram --port EVIL",
     "email add EVIL --address joe@example.com",
     "email add joe --address EVIL",
     "email add joe --address joe@example.com --imap EVIL --smtp none --password-env EVIL",

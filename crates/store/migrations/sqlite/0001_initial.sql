@@ -191,6 +191,7 @@ CREATE TABLE deliveries (
     place           INTEGER,                -- its place among those of the target: when it became due, or the smallest number. NULL: scheduled or ended
     ready_at        INTEGER,                -- when it can be leased; NULL: leased, ended or behind another one
     attempts        INTEGER NOT NULL,       -- number of attempts so far
+    rate_limited    INTEGER NOT NULL DEFAULT 0, -- number of attempts that a rate limit has ended
     epoch           INTEGER NOT NULL,       -- number of the last lease
     revision        INTEGER NOT NULL,       -- number of changes
     holder          TEXT,                   -- only in state SENDING

@@ -38,7 +38,8 @@ const COLUMNS: &str = "
     d.updated_at, d.object, d.delivered_at, d.outcome_unknown,
     (SELECT json_group_array(json_array(p.part, p.external_msg_id))
        FROM (SELECT part, external_msg_id FROM delivery_parts
-              WHERE delivery = d.seq ORDER BY part) p)
+              WHERE delivery = d.seq ORDER BY part) p),
+    d.rate_limited
 ";
 
 const TABLES: &str = "
@@ -79,7 +80,7 @@ const UPDATE: &str = "
        SET state = ?3, due_at = ?4, attempts = ?5, epoch = ?6, holder = ?7, lease_until = ?8,
            first_try = ?9, failure = ?10, external_msg_id = ?11, updated_at = ?12,
            delivered_at = ?13, outcome_unknown = ?14, place = CASE WHEN ?15 THEN place END,
-           ready_at = CASE WHEN ?15 THEN ?4 END, revision = revision + 1
+           ready_at = CASE WHEN ?15 THEN ?4 END, rate_limited = ?16, revision = revision + 1
      WHERE seq = ?1 AND revision = ?2
 ";
 
@@ -161,6 +162,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Delivery> {
         sending: SendStatus {
             state,
             attempts: row.get(7)?,
+            rate_limited: row.get(21)?,
             epoch: rows::unsigned(row, 8)?,
             first_try: row.get::<_, Option<i64>>(12)?.map(Timestamp::from_ms),
             outcome_unknown: row.get(19)?,
@@ -285,10 +287,9 @@ pub(super) fn end_leases(
         }
         let capabilities = capabilities(tx.db, &delivery)?;
         let status = delivery.sending.clone();
-        let attempt = status.attempts;
         let next = status.expire(now, &retry.retry, capabilities, retry.jitter)?;
         let delivery = update(tx, delivery, next, now)?;
-        append_outcome(tx, &delivery, object, attempt, now)?;
+        append_outcome(tx, &delivery, object, now)?;
         ended += 1;
     }
     Ok(ended)
@@ -393,6 +394,7 @@ fn update(
         delivered_at,
         next.outcome_unknown,
         keeps_place,
+        next.rate_limited,
     ];
     if rows::execute(tx.db, UPDATE, row)? != 1 {
         return Err(StoreError::Conflict { what: "delivery", revision: delivery.revision });
@@ -408,13 +410,11 @@ fn update(
     Ok(Delivery { sending: next, revision: delivery.revision + 1, updated_at: now, ..delivery })
 }
 
-/// Appends the event of a finished attempt. `attempt`: its number, which the delivery no longer has
-/// when a rate limit has ended it.
+/// Appends the event of a finished attempt.
 fn append_outcome(
     tx: &mut Tx<'_>,
     delivery: &Delivery,
     object: i64,
-    attempt: u32,
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let (kind, mut detail) = match &delivery.sending.state {
@@ -428,7 +428,7 @@ fn append_outcome(
         SendStateData::Dead { why } => (EventKind::Dead, json!({"why": why})),
         _ => (EventKind::Marked, json!({})),
     };
-    detail["attempt"] = json!(attempt);
+    detail["attempt"] = json!(delivery.sending.attempts);
     append_event(tx, kind, delivery, object, detail, now)
 }
 
@@ -576,10 +576,9 @@ impl DeliveryStore for SqliteStore {
                 if next == delivery.sending {
                     return Ok(delivery);
                 }
-                let attempt = delivery.sending.attempts;
                 let mut delivery = update(tx, delivery, next, now)?;
                 parts::insert_last(tx, &mut delivery)?;
-                append_outcome(tx, &delivery, object, attempt, now)?;
+                append_outcome(tx, &delivery, object, now)?;
                 Ok(delivery)
             })
             .await
