@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 /// What the server does with a command.
-pub enum Reaction {
+pub enum ServerReaction {
     /// What a correct server does.
     Correct,
     /// Sends these bytes; `TAG` becomes the tag of the command.
@@ -24,7 +24,7 @@ pub enum Reaction {
 }
 
 /// Decides about each command, which it gets without its tag.
-type Hook = Box<dyn FnMut(&str, &mut FakeAccount) -> Reaction + Send>;
+type Hook = Box<dyn FnMut(&str, &mut FakeAccount) -> ServerReaction + Send>;
 
 pub struct FakeAccount {
     pub greeting: String,
@@ -139,7 +139,10 @@ impl FakeServer {
     }
 
     /// Sets what happens to each command.
-    pub fn hook(&self, hook: impl FnMut(&str, &mut FakeAccount) -> Reaction + Send + 'static) {
+    pub fn hook(
+        &self,
+        hook: impl FnMut(&str, &mut FakeAccount) -> ServerReaction + Send + 'static,
+    ) {
         self.account().hook = Some(Box::new(hook));
     }
 
@@ -219,16 +222,16 @@ impl FakeConnection {
         let mut hook = account.hook.take();
         let reaction = match &mut hook {
             Some(hook) => hook(command, &mut account),
-            None => Reaction::Correct,
+            None => ServerReaction::Correct,
         };
         account.hook = hook;
         let with_tag = |text: String| text.replace("TAG", tag).into_bytes();
         match reaction {
-            Reaction::Send(text) => (with_tag(text), false, false),
-            Reaction::Close(text) => (with_tag(text), true, false),
-            Reaction::Silent => (Vec::new(), false, false),
-            Reaction::Correct if command == "IDLE" => (b"+ idling\r\n".to_vec(), false, true),
-            Reaction::Correct => {
+            ServerReaction::Send(text) => (with_tag(text), false, false),
+            ServerReaction::Close(text) => (with_tag(text), true, false),
+            ServerReaction::Silent => (Vec::new(), false, false),
+            ServerReaction::Correct if command == "IDLE" => (b"+ idling\r\n".to_vec(), false, true),
+            ServerReaction::Correct => {
                 let mut out = Vec::new();
                 let folder = &mut self.folder;
                 let status = correct_answer(&mut account, folder, command, &mut out);

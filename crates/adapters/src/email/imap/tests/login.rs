@@ -33,8 +33,8 @@ async fn rejected_starttls_is_an_error_and_no_password_is_sent() {
     let server = FakeServer::start().await;
     server.change(|account| account.capabilities += " STARTTLS");
     server.hook(|command, _| match command {
-        "STARTTLS" => Reaction::Send("TAG NO not today\r\n".to_owned()),
-        _ => Reaction::Correct,
+        "STARTTLS" => ServerReaction::Send("TAG NO not today\r\n".to_owned()),
+        _ => ServerReaction::Correct,
     });
     let error = probe_failure(&with_starttls(&server)).await;
     assert!(error.contains("the server rejects STARTTLS"), "{error}");
@@ -55,8 +55,8 @@ async fn responses_inserted_before_the_handshake_are_rejected() {
     let server = FakeServer::start().await;
     server.change(|account| account.capabilities += " STARTTLS");
     server.hook(|command, _| match command {
-        "STARTTLS" => Reaction::Send("TAG OK begin\r\n* CAPABILITY AUTH=EVIL\r\n".to_owned()),
-        _ => Reaction::Correct,
+        "STARTTLS" => ServerReaction::Send("TAG OK begin\r\n* CAPABILITY AUTH=EVIL\r\n".to_owned()),
+        _ => ServerReaction::Correct,
     });
     let error = probe_failure(&with_starttls(&server)).await;
     assert_eq!(error, "the server sent more than its answer before the TLS handshake");
@@ -92,13 +92,13 @@ async fn response_of_the_login_waits_for_the_server_without_sasl_ir() {
     let server = FakeServer::start().await;
     server.change(|account| account.capabilities = "IMAP4rev1 AUTH=PLAIN".to_owned());
     server.hook(|command, account| match command {
-        "AUTHENTICATE PLAIN" => Reaction::Send("+ Go ahead\r\n".to_owned()),
+        "AUTHENTICATE PLAIN" => ServerReaction::Send("+ Go ahead\r\n".to_owned()),
         // The line with the response has no tag: the fake server takes it for one.
         "" => {
             account.commands.pop();
-            Reaction::Send("a2 OK done\r\n".to_owned())
+            ServerReaction::Send("a2 OK done\r\n".to_owned())
         }
-        _ => Reaction::Correct,
+        _ => ServerReaction::Correct,
     });
     account::probe(&config(&server)).await.unwrap();
 }
@@ -127,7 +127,7 @@ async fn rejected_token_says_why_and_is_asked_for_again() {
     server.hook(move |command, account| {
         if command.is_empty() {
             account.commands.pop();
-            return Reaction::Send(
+            return ServerReaction::Send(
                 "a2 NO [AUTHENTICATIONFAILED] Invalid credentials\r\n".to_owned(),
             );
         }
@@ -135,8 +135,8 @@ async fn rejected_token_says_why_and_is_asked_for_again() {
             && counted.fetch_add(1, Ordering::Relaxed) == 0;
         match first {
             // {"status":"401"}
-            true => Reaction::Send("+ eyJzdGF0dXMiOiI0MDEifQ==\r\n".to_owned()),
-            false => Reaction::Correct,
+            true => ServerReaction::Send("+ eyJzdGF0dXMiOiI0MDEifQ==\r\n".to_owned()),
+            false => ServerReaction::Correct,
         }
     });
     let password =
@@ -157,16 +157,18 @@ async fn rejected_token_says_why_and_is_asked_for_again() {
 async fn rejected_password_is_permanent_and_an_unavailable_server_is_not() {
     let server = FakeServer::start().await;
     server.hook(|command, _| match command.starts_with("AUTH") {
-        true => Reaction::Send("TAG NO [AUTHENTICATIONFAILED] \u{1b}[31mwrong\r\n".to_owned()),
-        false => Reaction::Correct,
+        true => {
+            ServerReaction::Send("TAG NO [AUTHENTICATIONFAILED] \u{1b}[31mwrong\r\n".to_owned())
+        }
+        false => ServerReaction::Correct,
     });
     let failure = account::probe(&config(&server)).await.unwrap_err().failure();
     assert!(matches!(failure, Failure::Permanent { .. }), "{failure:?}");
     assert!(failure.detail().contains("\\u{1b}[31mwrong; check `username`"), "{failure:?}");
     assert!(!failure.detail().contains("secret"));
     server.hook(|command, _| match command.starts_with("AUTH") {
-        true => Reaction::Send("TAG NO [UNAVAILABLE] try later\r\n".to_owned()),
-        false => Reaction::Correct,
+        true => ServerReaction::Send("TAG NO [UNAVAILABLE] try later\r\n".to_owned()),
+        false => ServerReaction::Correct,
     });
     let failure = account::probe(&config(&server)).await.unwrap_err().failure();
     assert!(matches!(failure, Failure::Temporary { .. }), "{failure:?}");

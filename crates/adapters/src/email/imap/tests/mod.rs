@@ -29,7 +29,7 @@ mod login;
 mod quirks;
 mod scanning;
 
-use fake_server::{FakeMail, FakeServer, Reaction, mail};
+use fake_server::{FakeMail, FakeServer, ServerReaction, mail};
 
 /// How long a test waits for what must happen.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -22,8 +22,10 @@ async fn netease_opens_folders_only_after_id() {
         identified |= command.starts_with("ID (\"name\" \"monoco\" \"version\" \"");
         let blocked = !identified && command.starts_with("EXAMINE");
         match blocked {
-            true => Reaction::Send("TAG NO EXAMINE Unsafe Login. Please contact us\r\n".to_owned()),
-            false => Reaction::Correct,
+            true => ServerReaction::Send(
+                "TAG NO EXAMINE Unsafe Login. Please contact us\r\n".to_owned(),
+            ),
+            false => ServerReaction::Correct,
         }
     });
     let sink = watch_until(&server, 1).await;
@@ -37,8 +39,8 @@ async fn rejected_id_does_not_matter() {
     server.add(mail("a"));
     server.change(|account| account.capabilities += " ID");
     server.hook(|command, _| match command.starts_with("ID ") {
-        true => Reaction::Send("TAG BAD unknown\r\n".to_owned()),
-        false => Reaction::Correct,
+        true => ServerReaction::Send("TAG BAD unknown\r\n".to_owned()),
+        false => ServerReaction::Correct,
     });
     assert_eq!(watch_until(&server, 1).await.errors(), Vec::<String>::new());
 }
@@ -114,11 +116,11 @@ async fn whole_mail_instead_of_its_header_is_cut() {
         true => {
             let text = String::from_utf8(large.bytes.clone()).unwrap();
             let length = text.len();
-            Reaction::Send(format!(
+            ServerReaction::Send(format!(
                 "* 1 FETCH (UID 1 BODY[HEADER] {{{length}}}\r\n{text})\r\nTAG OK done\r\n"
             ))
         }
-        false => Reaction::Correct,
+        false => ServerReaction::Correct,
     });
     let sink = watch_until(&server, 1).await;
     let stored = sink.state.lock().unwrap().mails[0].raw.clone();
@@ -137,7 +139,7 @@ async fn mail_deleted_while_it_is_fetched_is_skipped() {
         if command.contains("BODY.PEEK[]") {
             account.inbox().mails.remove(&2);
         }
-        Reaction::Correct
+        ServerReaction::Correct
     });
     let sink = watch_until(&server, 2).await;
     assert_eq!(sink.subjects(), ["a", "c"]);
@@ -153,7 +155,7 @@ async fn all_mails_deleted_while_they_are_fetched_are_skipped() {
         if command.contains("BODY.PEEK[]") {
             account.inbox().mails.clear();
         }
-        Reaction::Correct
+        ServerReaction::Correct
     });
     let sink = watch_until(&server, 0).await;
     assert_eq!(sink.cursor_of("INBOX"), r#"{"uid_validity":7,"last_uid":1}"#);
@@ -198,7 +200,7 @@ async fn mail_whose_length_is_wrong_is_registered_with_its_header() {
         let wrong = "* 2 FETCH (UID 2 BODY[] {300}\r\ntoo short)\r\n".to_owned();
         let is_header = command.contains("HEADER");
         account.inbox().mails.get_mut(&2).unwrap().answer = (!is_header).then_some(wrong);
-        Reaction::Correct
+        ServerReaction::Correct
     });
     let short = ImapTiming { silence: Duration::from_millis(300), ..timing() };
     let watching = Watching::start_with(config(&server), short, Arc::default());
@@ -222,7 +224,7 @@ async fn nil_instead_of_a_mail_is_not_an_empty_mail() {
             let nil = "* 2 FETCH (UID 2 BODY[] NIL)\r\n".to_owned();
             account.inbox().mails.get_mut(&2).unwrap().answer = (fetches <= 2).then_some(nil);
         }
-        Reaction::Correct
+        ServerReaction::Correct
     });
     let sink = watch_until(&server, 3).await;
     assert_eq!(sink.subjects(), ["a", "b", "c"]);
@@ -259,16 +261,16 @@ async fn no_in_the_middle_of_a_list_is_not_its_end() {
     let mut lists = 0;
     server.hook(move |command, _| {
         if !command.contains("RFC822.SIZE") {
-            return Reaction::Correct;
+            return ServerReaction::Correct;
         }
         lists += 1;
         let first =
             "* 1 FETCH (UID 1 RFC822.SIZE 5 INTERNALDATE \"06-Feb-2026 20:45:00 +0000\")\r\n";
         match lists {
-            1 => Reaction::Send(format!("{first}TAG NO [SERVERBUG] internal error\r\n")),
-            2 => Reaction::Close(first.to_owned()),
-            3 => Reaction::Send(format!("{first}TAG BAD\r\n")),
-            _ => Reaction::Correct,
+            1 => ServerReaction::Send(format!("{first}TAG NO [SERVERBUG] internal error\r\n")),
+            2 => ServerReaction::Close(first.to_owned()),
+            3 => ServerReaction::Send(format!("{first}TAG BAD\r\n")),
+            _ => ServerReaction::Correct,
         }
     });
     let sink = watch_until(&server, 3).await;
@@ -292,9 +294,9 @@ async fn throttled_fetch_is_repeated_and_no_mail_is_blamed() {
     server.hook(move |command, _| {
         if command.contains("BODY.PEEK[]") && rejected < 6 {
             rejected += 1;
-            return Reaction::Send("TAG NO [LIMIT] rate limit hit\r\n".to_owned());
+            return ServerReaction::Send("TAG NO [LIMIT] rate limit hit\r\n".to_owned());
         }
-        Reaction::Correct
+        ServerReaction::Correct
     });
     let sink = watch_until(&server, 1).await;
     assert!(matches!(sink.state.lock().unwrap().mails[0].raw, RawMail::Bytes(_)));
@@ -310,13 +312,13 @@ async fn connection_lost_between_mails_misses_and_repeats_nothing() {
     let mut losses = 0;
     server.hook(move |command, account| {
         if !command.contains("BODY.PEEK[]") || losses == 3 {
-            return Reaction::Correct;
+            return ServerReaction::Correct;
         }
         losses += 1;
         let first = account.inbox().mails[&1].bytes.clone();
         let text = String::from_utf8(first).unwrap();
         let half = &text[..text.len() / 2];
-        Reaction::Close(format!("* 1 FETCH (UID 1 BODY[] {{{}}}\r\n{half}", text.len()))
+        ServerReaction::Close(format!("* 1 FETCH (UID 1 BODY[] {{{}}}\r\n{half}", text.len()))
     });
     let sink = watch_until(&server, 30).await;
     let expected: Vec<_> = (1..=30).map(|n| n.to_string()).collect();
@@ -329,14 +331,14 @@ async fn bye_during_idle_leads_to_a_new_connection() {
     let mut idles = 0;
     server.hook(move |command, account| {
         if command != "IDLE" {
-            return Reaction::Correct;
+            return ServerReaction::Correct;
         }
         idles += 1;
         if idles == 1 {
             account.inbox().add(mail("a"));
-            return Reaction::Close("+ idling\r\n* BYE shutting down\r\n".to_owned());
+            return ServerReaction::Close("+ idling\r\n* BYE shutting down\r\n".to_owned());
         }
-        Reaction::Correct
+        ServerReaction::Correct
     });
     let sink = watch_until(&server, 1).await;
     assert_eq!(sink.errors(), ["the server closed the connection: shutting down"]);
@@ -351,10 +353,10 @@ async fn idle_that_is_silently_dead_is_detected() {
         "IDLE" if idles == 0 => {
             idles += 1;
             account.inbox().add(mail("a"));
-            Reaction::Send("+ idling\r\n* OK still here\r\n".to_owned())
+            ServerReaction::Send("+ idling\r\n* OK still here\r\n".to_owned())
         }
-        "DONE" => Reaction::Silent,
-        _ => Reaction::Correct,
+        "DONE" => ServerReaction::Silent,
+        _ => ServerReaction::Correct,
     });
     let short = ImapTiming { idle: Duration::from_millis(100), ..timing() };
     let watching = Watching::start_with(config(&server), short, Arc::default());
@@ -373,9 +375,9 @@ async fn mail_announced_before_idle_begins_is_noticed() {
         }
         if command == "IDLE" && idles == 1 {
             account.inbox().add(mail("a"));
-            return Reaction::Send("* 1 EXISTS\r\n+ idling\r\n".to_owned());
+            return ServerReaction::Send("* 1 EXISTS\r\n+ idling\r\n".to_owned());
         }
-        Reaction::Correct
+        ServerReaction::Correct
     });
     let sink = watch_until(&server, 1).await;
     assert_eq!(sink.errors(), Vec::<String>::new());
@@ -387,13 +389,13 @@ async fn server_that_only_sends_keepalives_is_checked_at_each_renewal() {
     let mut added = false;
     server.hook(move |command, account| {
         if command != "IDLE" {
-            return Reaction::Correct;
+            return ServerReaction::Correct;
         }
         if !added {
             added = true;
             account.inbox().add(mail("a"));
         }
-        Reaction::Send("+ idling\r\n* OK still here\r\n".to_owned())
+        ServerReaction::Send("+ idling\r\n* OK still here\r\n".to_owned())
     });
     let short = ImapTiming { idle: Duration::from_millis(50), ..timing() };
     let watching = Watching::start_with(config(&server), short, Arc::default());
@@ -408,8 +410,8 @@ async fn server_that_only_sends_keepalives_is_checked_at_each_renewal() {
 async fn rejected_idle_is_replaced_by_polling() {
     let server = FakeServer::start().await;
     server.hook(|command, _| match command {
-        "IDLE" => Reaction::Send("TAG BAD\r\n".to_owned()),
-        _ => Reaction::Correct,
+        "IDLE" => ServerReaction::Send("TAG BAD\r\n".to_owned()),
+        _ => ServerReaction::Correct,
     });
     let watching = Watching::start(config(&server));
     watching.sink.until_scanned(2).await;
@@ -451,8 +453,8 @@ async fn garbage_is_an_error_and_not_a_hang() {
     ];
     server.add(mail("a"));
     server.hook(move |command, _| match command.starts_with("EXAMINE") {
-        true => answers.pop().map_or(Reaction::Correct, Reaction::Send),
-        false => Reaction::Correct,
+        true => answers.pop().map_or(ServerReaction::Correct, ServerReaction::Send),
+        false => ServerReaction::Correct,
     });
     let sink = watch_until(&server, 1).await;
     assert_eq!(sink.errors().len(), 5, "{:?}", sink.errors());

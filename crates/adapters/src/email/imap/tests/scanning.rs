@@ -334,7 +334,7 @@ async fn server_that_is_down_is_tried_again() {
     server.hook(move |_, account| {
         closed += 1;
         account.greeting = "* OK ready".to_owned();
-        if closed < 3 { Reaction::Close(String::new()) } else { Reaction::Correct }
+        if closed < 3 { ServerReaction::Close(String::new()) } else { ServerReaction::Correct }
     });
     let watching = Watching::start(config(&server));
     watching.sink.until("lost", |state| state.errors().len() >= 2).await;
@@ -351,8 +351,8 @@ async fn scan_that_is_asked_for_opens_the_folder_only_when_there_are_mails() {
     server.add(mail("a"));
     // Nothing is announced during IDLE.
     server.hook(|command, _| match command {
-        "IDLE" => Reaction::Send("+ idling\r\n".to_owned()),
-        _ => Reaction::Correct,
+        "IDLE" => ServerReaction::Send("+ idling\r\n".to_owned()),
+        _ => ServerReaction::Correct,
     });
     let watching = Watching::start(config(&server));
     watching.sink.until_scanned(1).await;
@@ -373,8 +373,8 @@ async fn scan_that_is_asked_for_opens_the_folder_only_when_there_are_mails() {
 async fn scan_that_is_asked_for_opens_a_folder_that_was_opened_long_ago() {
     let server = FakeServer::start().await;
     server.hook(|command, _| match command {
-        "NOOP" => Reaction::Send("TAG OK nothing\r\n".to_owned()),
-        _ => Reaction::Correct,
+        "NOOP" => ServerReaction::Send("TAG OK nothing\r\n".to_owned()),
+        _ => ServerReaction::Correct,
     });
     let timing = ImapTiming { reopen: Duration::ZERO, ..timing() };
     let watching = Watching::start_with(config(&server), timing, Arc::default());
