@@ -569,8 +569,7 @@ fn agent(caller: &Caller, name: Option<String>) -> Result<Holder, ApiError> {
         return Ok(token.claim_holder(name.as_deref())?);
     }
     let name = name.ok_or_else(|| ApiError::bad_field("agent_id", "missing; name the agent"))?;
-    Holder::new(name.clone()).map_err(|error| ApiError::bad_field("agent_id", error))?;
-    input::holder(Some(name))
+    Holder::new(name).map_err(|error| ApiError::bad_field("agent_id", error))
 }
 
 /// The errors of claims have codes of their own.
