@@ -23,6 +23,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 
 use crate::api;
+use crate::api::caller::{self, AgentTokens};
 use crate::api::guard::{self, RequestGuard};
 use crate::api::server::{HttpServer, Listener};
 use crate::center::PipelineEntry;
@@ -433,9 +434,11 @@ fn start_listeners(
         entry.clone(),
         Arc::clone(&tunnels),
     );
+    let agents = Arc::new(AgentTokens::new(Arc::clone(&store), clock));
     let api = api::Api {
         store,
         clock,
+        agents: Arc::clone(&agents),
         entry,
         metrics: api::ApiMetrics::new(),
         tunnels,
@@ -449,9 +452,10 @@ fn start_listeners(
         api: api_listeners, webhooks: webhook_listeners, socket, address, token, ..
     } = listeners;
     let router = api::router(api);
-    let guard = RequestGuard::new(address, Arc::clone(&token));
+    let guard = RequestGuard::new(address, Arc::clone(&token), agents);
+    let on_socket = caller::as_owner(api::token::with_rotation(router.clone(), token));
     let routers = [
-        (vec![socket], api::token::with_rotation(router.clone(), token)),
+        (vec![socket], on_socket),
         (api_listeners, guard::protect(router, guard)),
         (webhook_listeners, api::webhooks::router(webhooks)),
     ];

@@ -21,6 +21,7 @@ use crate::courier::dead_drafts::DeadDrafts;
 use crate::courier::file_projector::FileProjector;
 use crate::courier::tunnels::TunnelRegistry;
 use crate::pipeline::Pipeline;
+use caller::AgentTokens;
 use error::ApiError;
 pub use forget::FORGET_PATH;
 pub use mails::REBUILD_PATH;
@@ -29,6 +30,7 @@ pub use metrics::ApiMetrics;
 mod batch;
 mod body_reader;
 mod boxes;
+pub mod caller;
 mod connection;
 mod contacts;
 mod drafts;
@@ -63,6 +65,7 @@ pub mod webhooks;
 pub struct Api {
     pub store: SharedStore,
     pub clock: Clock,
+    pub agents: Arc<AgentTokens>,
     pub entry: PipelineEntry,
     pub metrics: ApiMetrics,
     /// The tunnels that this courier runs itself.
