@@ -86,10 +86,15 @@ pub enum StartError {
 }
 
 /// Runs the courier until a signal stops it. Calls `ready` once it listens.
-pub async fn run(
-    options: ServeOptions,
-    ready: impl FnOnce(&CourierInfo),
-) -> Result<(), StartError> {
+///
+/// Neither async nor generic: then the code of the courier is compiled in this crate, and not with
+/// the options of the crate that calls it.
+pub fn run(options: ServeOptions, ready: &dyn Fn(&CourierInfo)) -> Result<(), StartError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(serve(options, ready))
+}
+
+async fn serve(options: ServeOptions, ready: &dyn Fn(&CourierInfo)) -> Result<(), StartError> {
     let ServeOptions { home, config: source, log } = options;
     // All files, also those of the store, are readable only by the user.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
