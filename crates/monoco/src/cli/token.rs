@@ -6,8 +6,8 @@ use super::CliContext;
 use super::client::segment;
 use super::failure::{CliError, CliExit};
 use super::output::{self, Column, OutputFormat, ToCell, print, print_json};
-use crate::api::token::NewTokenBody;
-use crate::api::views::tokens::{CreatedTokenView, TokenList, TokenView};
+use monoco_courier::api::token::NewTokenBody;
+use monoco_courier::api::views::tokens::{CreatedTokenView, TokenList, TokenView};
 
 const COLUMNS: [Column<TokenView>; 7] = [
     ("name", |token| token.name.cell()),

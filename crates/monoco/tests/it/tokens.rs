@@ -165,14 +165,18 @@ fn invalid_tokens_are_rejected_with_a_reason() {
 #[test]
 fn revoked_token_ends_only_its_own_streams() {
     let courier = Courier::start();
-    let (first, second) =
-        (add(&courier, "first", &["--scope", "read"]), add(&courier, "second", &["--scope", "read"]));
+    let (first, second) = (
+        add(&courier, "first", &["--scope", "read"]),
+        add(&courier, "second", &["--scope", "read"]),
+    );
     let (mut ended, mut open) = (first.follow(), second.follow());
     courier.cli(&["token", "revoke", "first"]).ok();
     let mut rest = String::new();
     ended.read_to_string(&mut rest).unwrap();
     // The other stream still gets events.
-    courier.post("/api/v1/dispatch", &json!({"msg": chat("did:web:ann", "did:monoco:second", "hi")})).ok();
+    courier
+        .post("/api/v1/dispatch", &json!({"msg": chat("did:web:ann", "did:monoco:second", "hi")}))
+        .ok();
     let mut line = String::new();
     while !line.contains("event: ") {
         line.clear();
@@ -348,7 +352,8 @@ fn release_needs_approve_and_retry_needs_operate() {
     let next = "/api/v1/boxes/did:msgtunnel:my-net/TUNNEL_OUTBOX/next";
     assert_eq!(claimer.post(next, &json!({})).refused(403), "foreign_box");
     // The token of a tunnel takes and reports the deliveries of its own tunnel.
-    let tunnel = add(&courier, "net", &["--scope", "read,claim,send", "--as", "did:msgtunnel:my-net"]);
+    let tunnel =
+        add(&courier, "net", &["--scope", "read,claim,send", "--as", "did:msgtunnel:my-net"]);
     let leased = tunnel.post(next, &json!({})).ok();
     assert_eq!(leased["record"]["record_id"], delivery);
     let report = json!({"ok": false, "error": "lost", "epoch": leased["record"]["epoch"]});
@@ -417,7 +422,14 @@ fn eight_agents_at_once_use_only_the_routes_of_their_scopes() {
     }
     assert!(routes.len() > 80, "{}", routes.len());
     let scopes = [
-        "read", "claim", "reply", "send", "operate", "approve", "read,claim,reply", "operate,approve",
+        "read",
+        "claim",
+        "reply",
+        "send",
+        "operate",
+        "approve",
+        "read,claim,reply",
+        "operate,approve",
     ];
     let agents: Vec<_> = (scopes.iter().enumerate())
         .map(|(at, scopes)| add(&courier, &format!("agent-{at}"), &["--scope", scopes]))
@@ -431,8 +443,8 @@ fn eight_agents_at_once_use_only_the_routes_of_their_scopes() {
                     let body = json!({});
                     let body = (method != "GET").then_some(&body);
                     let answer = agent.request(method, &example_path(route), body);
-                    let allowed =
-                        needed.is_empty() || needed.iter().any(|it| scopes.split(',').any(|own| own == it));
+                    let allowed = needed.is_empty()
+                        || needed.iter().any(|it| scopes.split(',').any(|own| own == it));
                     if allowed {
                         assert!(
                             answer.status != 401 && !answer.text().contains("missing_scope"),
