@@ -56,6 +56,7 @@ mod objects;
 mod records;
 mod retention;
 mod sessions;
+mod sql;
 pub mod sqlite;
 mod status;
 
@@ -88,6 +89,7 @@ pub use records::{
 };
 pub use retention::RetentionStore;
 pub use sessions::{SessionEntry, SessionStore, SessionSummary};
+pub use sql::SqlStore;
 pub use status::{StatusStore, StoreCounts, StoreHealth};
 
 /// Result of a store operation.
