@@ -123,7 +123,7 @@ pub enum ApprovalStep {
 
 /// The approval has another answer already. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the approval is {state} already, {}at {}; nothing was changed", by(.by.as_deref()), .at.rfc3339())]
+#[error("the approval is {state} already, {}at {}; nothing was changed", by_whom(.by.as_deref()), .at.rfc3339())]
 pub struct AlreadyAnswered {
     pub state: &'static str,
     /// Who gave the answer that counts; `None` when the approval has expired.
@@ -131,7 +131,7 @@ pub struct AlreadyAnswered {
     pub at: Timestamp,
 }
 
-fn by(name: Option<&str>) -> String {
+fn by_whom(name: Option<&str>) -> String {
     name.map(|name| format!("by {name} ")).unwrap_or_default()
 }
 
@@ -192,7 +192,12 @@ impl ApprovalStateData {
     /// # Errors
     ///
     /// [`AlreadyAnswered`] when it has another answer, or its time is over.
-    pub fn apply(self, step: ApprovalStep, by: &str, now: Timestamp) -> Result<Self, AlreadyAnswered> {
+    pub fn apply(
+        self,
+        step: ApprovalStep,
+        by: &str,
+        now: Timestamp,
+    ) -> Result<Self, AlreadyAnswered> {
         let answer = || ApprovalAnswer { by: by.to_owned(), at: now };
         match (&self, step) {
             (Self::Pending { expires_at }, _) if *expires_at <= now => Err(AlreadyAnswered {
@@ -254,17 +259,6 @@ impl SendOrigin {
 
     pub const fn is_owner(&self) -> bool {
         matches!(self, Self::Owner)
-    }
-
-    /// The origin of a message that is merged from messages of both origins. The more
-    /// restricted one counts: what an agent wrote must not be sent as the owner's.
-    #[must_use]
-    pub fn merged_with(self, other: Self) -> Self {
-        match (&self, &other) {
-            (Self::Agent { .. }, _) => self,
-            (_, Self::Agent { .. }) | (Self::Forward | Self::Courier, Self::Owner) => other,
-            _ => self,
-        }
     }
 }
 
@@ -345,7 +339,11 @@ mod tests {
                 ("withdraw", ApprovalStep::Withdraw),
             ];
             for (name, step) in &steps {
-                table.row(from, name, approval_in(state).apply(step.clone(), "bob", at(50)).map(end));
+                table.row(
+                    from,
+                    name,
+                    approval_in(state).apply(step.clone(), "bob", at(50)).map(end),
+                );
             }
             let late = approval_in(state).apply(ApprovalStep::Approve, "bob", at(100));
             table.row(from, "approve, too late", late.map(end));
@@ -365,7 +363,8 @@ mod tests {
         );
         let again = rejected.clone().apply(ApprovalStep::Reject { reason: None }, "bob", at(9));
         assert_eq!(again, Ok(rejected), "the first answer stays");
-        let expired = approval_in(ApprovalState::Pending).apply(ApprovalStep::Approve, "bob", at(100));
+        let expired =
+            approval_in(ApprovalState::Pending).apply(ApprovalStep::Approve, "bob", at(100));
         assert_eq!(
             expired.unwrap_err().to_string(),
             "the approval is EXPIRED already, at 1970-01-01T00:01:40Z; nothing was changed"
@@ -380,18 +379,5 @@ mod tests {
         for invalid in ["", "apr_", "apr_-1", "apr_+1", "17x", "apr_99999999999999999999"] {
             assert!(invalid.parse::<ApprovalId>().is_err(), "{invalid}");
         }
-    }
-
-    #[test]
-    fn merged_message_has_the_more_restricted_origin() {
-        let agent = || SendOrigin::Agent {
-            name: "codex".to_owned(),
-            did: "did:monoco:codex".parse().unwrap(),
-        };
-        let owner = || SendOrigin::Owner;
-        assert_eq!(owner().merged_with(agent()), agent());
-        assert_eq!(agent().merged_with(owner()), agent());
-        assert_eq!(SendOrigin::Forward.merged_with(owner()), owner());
-        assert_eq!(owner().merged_with(SendOrigin::Forward), owner());
     }
 }

@@ -148,10 +148,9 @@ mod tests {
         let (lark, mail): (TunnelId, TunnelId) = ("lark".parse().unwrap(), "mail".parse().unwrap());
         let origin = |name: &str| match name {
             "owner" => SendOrigin::Owner,
-            name => SendOrigin::Agent {
-                name: name.to_owned(),
-                did: "did:monoco:a".parse().unwrap(),
-            },
+            name => {
+                SendOrigin::Agent { name: name.to_owned(), did: "did:monoco:a".parse().unwrap() }
+            }
         };
         for (scopes, expected) in [
             (&[] as &[&str], ""),
@@ -166,7 +165,8 @@ mod tests {
         ] {
             let set = halts(scopes);
             let mut found = Vec::new();
-            let mut note = |applies: bool, name: &'static str| found.extend(applies.then_some(name));
+            let mut note =
+                |applies: bool, name: &'static str| found.extend(applies.then_some(name));
             note(set.of_tunnel(Some(&lark)).is_some(), "take-lark");
             note(set.of_tunnel(Some(&mail)).is_some(), "take-mail");
             note(set.of_agent("codex").is_some(), "agent");

@@ -86,7 +86,8 @@ fn without_quotes(text: &str) -> String {
         while kept.last().is_some_and(|line| line.trim().is_empty()) {
             kept.pop();
         }
-        if kept.len() > 1 && kept.last().is_some_and(|line| line.trim_end().ends_with([':', '：'])) {
+        if kept.len() > 1 && kept.last().is_some_and(|line| line.trim_end().ends_with([':', '：']))
+        {
             while kept.len() > 1 && kept.last().is_some_and(|line| !line.trim().is_empty()) {
                 kept.pop();
             }
@@ -129,7 +130,8 @@ mod tests {
     #[test]
     fn only_a_whole_message_is_an_answer() {
         let yes = |code: &str| Some((true, code.to_owned(), None));
-        let no = |code: &str, why: Option<&str>| Some((false, code.to_owned(), why.map(str::to_owned)));
+        let no =
+            |code: &str, why: Option<&str>| Some((false, code.to_owned(), why.map(str::to_owned)));
         for (text, expected) in [
             ("yes kqzwt", yes("kqzwt")),
             ("  Yes  KQZWT \n", yes("kqzwt")),
@@ -158,8 +160,14 @@ mod tests {
     fn answer_by_mail_may_quote_the_question() {
         for (text, is_answer) in [
             ("yes kqzwt\n", true),
-            ("yes kqzwt\n\nOn Fri, 6 Feb 2026, courier@example.com wrote:\n> Approve?\n> yes abcde\n", true),
-            ("yes kqzwt\n\nOn Fri, 6 Feb 2026 at 20:45,\ncourier@example.com wrote:\n\n> Approve?\n", true),
+            (
+                "yes kqzwt\n\nOn Fri, 6 Feb 2026, courier@example.com wrote:\n> Approve?\n> yes abcde\n",
+                true,
+            ),
+            (
+                "yes kqzwt\n\nOn Fri, 6 Feb 2026 at 20:45,\ncourier@example.com wrote:\n\n> Approve?\n",
+                true,
+            ),
             ("yes kqzwt\n\n-- \nAnn\nExample Inc.\n", true),
             ("> Approve?\n\nyes kqzwt\n", true),
             ("Hello,\n\nyes kqzwt\n", false),

@@ -17,11 +17,14 @@ use std::time::Duration;
 
 use regex::Regex;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::SendOrigin;
 use crate::did::Did;
+use crate::letter::RFC822;
 use crate::mail::Trust;
 use crate::names::variant_names;
+use crate::object::MsgObject;
 use crate::rate_limit::Rate;
 use crate::time::Timestamp;
 
@@ -194,6 +197,17 @@ impl Default for ApprovalPolicy {
     }
 }
 
+impl PartialEq for ApprovalPolicy {
+    fn eq(&self, other: &Self) -> bool {
+        let rules =
+            |policy: &Self| policy.rules.iter().map(|rule| rule.text.clone()).collect::<Vec<_>>();
+        (self.agents, self.owner, self.expire_after)
+            == (other.agents, other.owner, other.expire_after)
+            && self.ask == other.ask
+            && rules(self) == rules(other)
+    }
+}
+
 impl ApprovalPolicy {
     /// Tells whether messages of this origin are sent without looking at them. Then no facts are
     /// needed.
@@ -206,13 +220,13 @@ impl ApprovalPolicy {
     }
 
     /// Evaluates every rule for one message, in order.
-    pub fn explain(&self, facts: &SendFacts, text: &str) -> Vec<RuleCheck> {
+    pub fn explain(&self, facts: &SendFacts, text: Option<&str>) -> Vec<RuleCheck> {
         self.rules.iter().map(|rule| rule.check(facts, text)).collect()
     }
 }
 
 /// Decides what happens to a message. `sent_before` returns how many messages of the agent a rule
-/// has sent since a time; it is called at most once.
+/// has sent since a time; it is called at most once. `text` is that of [`text_of`].
 ///
 /// # Errors
 ///
@@ -220,7 +234,7 @@ impl ApprovalPolicy {
 pub fn decide<E>(
     policy: &ApprovalPolicy,
     facts: &SendFacts,
-    text: &str,
+    text: Option<&str>,
     now: Timestamp,
     sent_before: impl FnOnce(&str, Timestamp) -> Result<u32, E>,
 ) -> Result<SendDecision, E> {
@@ -253,6 +267,18 @@ pub fn decide<E>(
     };
     let rule = format!("{key}: {}", action.as_str());
     Ok(action.decision(rule, "no rule matches".to_owned()))
+}
+
+/// The title and the text of a message. `None` when the text is a mail in its encoded form, which
+/// a rule cannot read.
+pub fn text_of(msg: &MsgObject) -> Option<String> {
+    let object: Value = serde_json::from_str(msg.canonical()).ok()?;
+    let content = &object["content"];
+    if content["format"].as_str() == Some(RFC822) {
+        return None;
+    }
+    let part = |key: &str| content[key].as_str().unwrap_or_default().to_owned();
+    Some(format!("{}\n{}", part("title"), part("content")))
 }
 
 impl RuleAction {
@@ -292,10 +318,10 @@ impl SendDecision {
 }
 
 impl ApprovalRule {
-    fn check(&self, facts: &SendFacts, text: &str) -> RuleCheck {
+    fn check(&self, facts: &SendFacts, text: Option<&str>) -> RuleCheck {
         let mut found = Vec::new();
         for condition in &self.conditions {
-            let (matched, why) = condition.check(facts, text);
+            let (matched, why) = condition.check(facts, text, self.action);
             if !matched {
                 return RuleCheck { rule: self.text.clone(), matched, why };
             }
@@ -310,8 +336,9 @@ impl ApprovalRule {
 }
 
 impl RuleCondition {
-    /// Returns whether the condition holds, and what it found.
-    fn check(&self, facts: &SendFacts, text: &str) -> (bool, String) {
+    /// Returns whether the condition holds, and what it found. A text that cannot be read matches
+    /// only rules that do not send.
+    fn check(&self, facts: &SendFacts, text: Option<&str>, action: RuleAction) -> (bool, String) {
         let choose = |fact: bool, yes: &str, no: &str| if fact { yes } else { no }.to_owned();
         match self {
             Self::RecipientsOver(most) => {
@@ -319,6 +346,9 @@ impl RuleCondition {
                 (count > *most, format!("it has {count} recipients"))
             }
             Self::TextMatches(regex) => {
+                let Some(text) = text else {
+                    return (action != RuleAction::Send, "its text is encoded".to_owned());
+                };
                 let matched = regex.is_match(&text[..text.floor_char_boundary(MAX_MATCHED_BYTES)]);
                 (matched, choose(matched, "its text matches", "its text does not match"))
             }

@@ -21,6 +21,7 @@ use serde_json::{Map, Value, json};
 
 use super::input::BODY_TIMEOUT;
 use crate::center::CenterError;
+use crate::config::ConfigError;
 use crate::courier::file_projector::ProjectorError;
 use crate::courier::forget::ForgetError;
 use crate::home::HomeError;
@@ -149,6 +150,12 @@ impl ApiError {
     pub fn not_claimed() -> Self {
         let message = "no agent of this workspace holds the Mail; claim it first";
         Self::new(StatusCode::CONFLICT, "not_claimed", message)
+    }
+
+    /// The config file was changed and is not valid.
+    pub fn invalid_config(error: &ConfigError) -> Self {
+        let message = format!("{error}; nothing was changed");
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_config", message)
     }
 
     pub fn method_not_allowed() -> Self {
@@ -377,6 +384,19 @@ impl From<StoreError> for ApiError {
             StoreError::KeyReused(id) => {
                 let what = if id.starts_with("ltr_") { "letter" } else { "msg_id" };
                 new(StatusCode::CONFLICT, "key_reused").with(what, id)
+            }
+            StoreError::Refused { rule, .. } => {
+                new(StatusCode::FORBIDDEN, "refused_by_rule").with("rule", rule)
+            }
+            StoreError::AlreadyAnswered(first) => new(StatusCode::CONFLICT, "already_answered")
+                .with("state", first.state)
+                .with("answered_by", first.by)
+                .with("answered_at", first.at.rfc3339()),
+            StoreError::WaitsForApproval(id) => {
+                new(StatusCode::CONFLICT, "waits_for_approval").with("approval", id.to_string())
+            }
+            StoreError::AlreadySent(id) => {
+                new(StatusCode::CONFLICT, "already_sent").with("msg_id", id.to_string())
             }
             StoreError::InvalidTag(_) => new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_tags"),
             StoreError::UnexpectedPart { .. } => new(StatusCode::CONFLICT, "unexpected_part"),

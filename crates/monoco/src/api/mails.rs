@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::extract::State;
 use axum::http::HeaderMap;
+use monoco_core::approval::SendOrigin;
 use monoco_core::claim::{Claim, ClaimState, InvalidWorkspace, Workspace};
 use monoco_core::delivery::SendState;
 use monoco_core::draft::DraftAttachment;
@@ -20,7 +21,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::drafts;
 use super::error::ApiError;
 use super::input::{self, JsonBody, OptionalJsonBody, PagingQuery, PathParams, QueryParams};
-use super::messages::parse_key;
+use super::messages::{parse_key, respond};
 use super::trace::trace_of;
 use super::views::boxes::RecordView;
 use super::views::email::EmailTaskView;
@@ -381,21 +382,21 @@ pub async fn reply(
         return Err(ApiError::bad_field("text", "empty; expected text or attachments"));
     }
     let key = parse_key(&headers, idempotency_key)?;
-    let request = ReplyRequest { mail: mail_id(&api, &path).await?, text, title, attachments, key };
+    let (mail, origin) = (mail_id(&api, &path).await?, SendOrigin::Owner);
+    let request = ReplyRequest { mail, text, title, attachments, key, origin };
     let (owner, now) = (api.config.borrow().owner.clone(), api.clock.now());
     let random = getrandom::u64()
         .map_err(|error| StoreError::Unavailable(format!("no random bytes: {error}")))?;
     let uid = format!("{}_reply_{random:016x}", now.compact());
     let result = center::reply::reply(&api.store, &api.entry, &owner, request, &uid, now).await;
-    let response = SendResponse::from(result.map_err(|error| match error {
+    let result = result.map_err(|error| match error {
         ReplyError::Store(error) => error.into(),
         ReplyError::Invalid(error) => ApiError::bad_field("text", error),
         ReplyError::Unreadable(id, why) => {
             StoreError::Damaged { what: "Mail", detail: format!("{id}: {why}") }.into()
         }
-    })?);
-    api.metrics.record_send(response.ok, response.duplicate);
-    Ok(axum::Json(response))
+    })?;
+    respond(&api, result).await.map(axum::Json)
 }
 
 /// Retry a dead letter, with all its attempts

@@ -4,6 +4,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use monoco_core::approval::SendOrigin;
 use monoco_core::did::TunnelId;
 use monoco_core::inbound::StoredBytes;
 use monoco_core::inbound::check_external_id;
@@ -22,7 +23,7 @@ use super::input::{self, API_BODIES, API_UPLOADS, JsonBody, PathParams};
 use super::views::messages::{BlobView, DispatchResponse, SendResponse};
 #[cfg(test)]
 use super::views::schemas::{BytesSchema, MsgObjectSchema};
-use super::{Api, ApiMetrics, SharedApi, batch, ids};
+use super::{Api, ApiMetrics, SharedApi, batch, halts, ids};
 use crate::center;
 
 /// Longest idempotency key, in bytes.
@@ -189,11 +190,19 @@ pub async fn post_send(
         let planned = SendResult::Queued { msg_id, duplicate: false, ways };
         return Ok(axum::Json(SendResponse::from(planned)));
     }
-    let request = SendRequest { msg, key, not_before };
+    let origin = SendOrigin::Owner;
+    let request = SendRequest { msg, key, not_before, origin };
     let result = center::post_send(&api.store, &api.entry, request, api.clock.now()).await?;
-    let response = SendResponse::from(result);
-    api.metrics.record_send(response.ok, response.duplicate);
-    Ok(axum::Json(response))
+    respond(&api, result).await.map(axum::Json)
+}
+
+/// The response to a send, with the halts that apply now.
+pub async fn respond(api: &Api, result: SendResult) -> Result<SendResponse, ApiError> {
+    let mut response = SendResponse::from(result);
+    response.halted = halts::halts(api).await?.into_iter().map(|halt| halt.scope).collect();
+    let is_held = response.approval.is_some();
+    api.metrics.record_send(response.ok, response.duplicate, is_held);
+    Ok(response)
 }
 
 pub fn parse_key(headers: &HeaderMap, field: Option<String>) -> Result<Option<String>, ApiError> {
@@ -300,8 +309,9 @@ impl ApiMetrics {
         });
     }
 
-    pub fn record_send(&self, ok: bool, duplicate: bool) {
+    fn record_send(&self, ok: bool, duplicate: bool, is_held: bool) {
         self.count_send(match (ok, duplicate) {
+            (true, false) if is_held => "held",
             (true, false) => "posted",
             (true, true) => "duplicate",
             (false, _) => "blocked_author",

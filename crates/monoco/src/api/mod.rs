@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::center::PipelineEntry;
 use crate::clock::Clock;
-use crate::config::{ClaimsConfig, Config};
+use crate::config::{ClaimsConfig, Config, ConfigSource};
 use crate::courier::dead_drafts::DeadDrafts;
 use crate::courier::file_projector::FileProjector;
 use crate::courier::tunnels::TunnelRegistry;
@@ -26,6 +26,7 @@ pub use forget::FORGET_PATH;
 pub use mails::REBUILD_PATH;
 pub use metrics::ApiMetrics;
 
+mod approvals;
 mod batch;
 mod body_reader;
 mod boxes;
@@ -38,6 +39,7 @@ pub mod error;
 mod events;
 mod forget;
 pub mod guard;
+mod halts;
 mod health;
 mod ids;
 mod input;
@@ -71,6 +73,8 @@ pub struct Api {
     pub dead_drafts: Arc<DeadDrafts>,
     pub pipeline: Arc<Pipeline>,
     pub config: watch::Receiver<Arc<Config>>,
+    /// Where the config is read from.
+    pub source: ConfigSource,
     /// Ends event streams when the courier stops.
     pub stop: CancellationToken,
 }
@@ -142,6 +146,17 @@ routes! {
     post "/api/v1/email/tasks/{id}/drop" => email::drop_task,
     get "/api/v1/email/directory" => email::directory,
     put "/api/v1/email/directory" => email::put_directory,
+    get "/api/v1/approvals" => approvals::list,
+    get "/api/v1/approvals/{id}" => approvals::show,
+    post "/api/v1/approvals/{id}/approve" => approvals::approve,
+    post "/api/v1/approvals/{id}/reject" => approvals::reject,
+    post "/api/v1/approvals/{id}/edit" => approvals::edit,
+    post "/api/v1/approvals/{id}/withdraw" => approvals::withdraw,
+    get "/api/v1/approvals/explain/{id}" => approvals::explain,
+    post "/api/v1/approvals/replay" => approvals::replay,
+    get "/api/v1/halts" => halts::list,
+    put "/api/v1/halts/{scope}" => halts::halt,
+    delete "/api/v1/halts/{scope}" => halts::resume,
     get "/api/v1/boxes" => boxes::boxes,
     get "/api/v1/boxes/{owner}/{box}" => boxes::list,
     get "/api/v1/boxes/{owner}/{box}/peek" => boxes::peek,

@@ -3,6 +3,7 @@
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use monoco_core::approval::SendOrigin;
 use monoco_core::json;
 use monoco_core::letter::{InvalidLetter, MAX_DATA, MAX_EXTRA};
 use monoco_store::{AcceptResult, LetterSource};
@@ -82,7 +83,7 @@ pub async fn submit(
             return Err(ApiError::wrong_type(expected));
         }
     };
-    let batch = vec![api.pipeline.parse_submission(value, key).await?];
+    let batch = vec![api.pipeline.parse_submission(value, key, SendOrigin::Owner).await?];
     let mut results = api.entry.submit(&api.store, batch, api.clock.now()).await;
     let result = submit_result(results.pop().ok_or_else(batch::no_result)??, None)?;
     Ok((StatusCode::ACCEPTED, axum::Json(result)).into_response())
@@ -99,7 +100,7 @@ async fn submit_batch(api: &Api, bytes: &[u8], key: Option<&str>) -> Result<Resp
 }
 
 async fn parse(api: &Api, line: &[u8], key: Option<String>) -> Result<LetterSource, ApiError> {
-    Ok(api.pipeline.parse_submission(json::parse(line)?, key).await?)
+    Ok(api.pipeline.parse_submission(json::parse(line)?, key, SendOrigin::Owner).await?)
 }
 
 fn submit_result(

@@ -49,15 +49,19 @@ impl ApprovalPolicy {
     /// earlier one hides.
     pub fn parse(section: &ConfigSection<'_>) -> Result<Self, InvalidConfig> {
         section.deny_unknown_keys(&KEYS)?;
-        let owners =
-            [("send", OwnerPolicy::Send), ("rules", OwnerPolicy::Rules), ("hold", OwnerPolicy::Hold)];
+        let owners = [
+            ("send", OwnerPolicy::Send),
+            ("rules", OwnerPolicy::Rules),
+            ("hold", OwnerPolicy::Hold),
+        ];
         let default_hours = DEFAULT_EXPIRY.as_secs() / 3600;
         let hours = section.number_or("expire_h", 1..=720, default_hours)?;
         let mut rules: Vec<ApprovalRule> = Vec::new();
         for rule in section.sections("rules")? {
             let new = parse_rule(&rule)?;
             if let Some(number) = rules.iter().position(|earlier| earlier.covers(&new)) {
-                let why = format!("is never reached: rules[{number}] matches everything it matches");
+                let why =
+                    format!("is never reached: rules[{number}] matches everything it matches");
                 return Err(rule.invalid(why));
             }
             rules.push(new);
@@ -135,11 +139,14 @@ fn parse_rule(rule: &ConfigSection<'_>) -> Result<ApprovalRule, InvalidConfig> {
         conditions.push(RuleCondition::To(patterns));
     }
     let action = rule.one_of("do", &ACTIONS)?;
-    let action = action.ok_or_else(|| rule.invalid_key("do", "is missing; expected send, hold or refuse"))?;
+    let action = action
+        .ok_or_else(|| rule.invalid_key("do", "is missing; expected send, hold or refuse"))?;
     let at_most: Option<Rate> = rule.parsed("at_most")?;
     check_conditions(rule, &conditions)?;
     if at_most.is_some() && action != RuleAction::Send {
-        return Err(rule.invalid_key("at_most", "needs `do: send`; messages above the rate are held"));
+        return Err(
+            rule.invalid_key("at_most", "needs `do: send`; messages above the rate are held")
+        );
     }
     let text = rule_text(&conditions, action, at_most);
     Ok(ApprovalRule { conditions, action, at_most, text })
@@ -171,9 +178,13 @@ fn check_conditions(
         return Err(rule.invalid_key("elsewhere", "needs `after_untrusted: true`"));
     }
     if has(|it| matches!(it, RuleCondition::ReplyTrust(_))) && !is_reply {
-        return Err(rule.invalid_key("trust", "needs `reply: true`: it is the trust of the answered Mail"));
+        return Err(
+            rule.invalid_key("trust", "needs `reply: true`: it is the trust of the answered Mail")
+        );
     }
-    let impossible = |key: &str, why: &str| Err(rule.invalid_key(key, format!("{why}, so the rule never matches")));
+    let impossible = |key: &str, why: &str| {
+        Err(rule.invalid_key(key, format!("{why}, so the rule never matches")))
+    };
     if is_reply && has(|it| matches!(it, RuleCondition::RecipientsOver(_))) {
         return impossible("recipients_over", "a reply has one recipient");
     }

@@ -58,7 +58,7 @@ fn decided(policy: &ApprovalPolicy, facts: &SendFacts, text: &str, sent: u32) ->
         assert!(since < now);
         Ok::<_, Infallible>(sent)
     };
-    decide(policy, facts, text, now, count).unwrap()
+    decide(policy, facts, Some(text), now, count).unwrap()
 }
 
 /// The rules of the documentation, each with messages that it matches and that it does not.
@@ -121,9 +121,23 @@ fn first_matching_rule_decides() {
         ("own domain", mail("bob@Example.com"), "hi", 0, "send", first(5)),
         ("subdomain", mail("bob@sub.example.com"), "hi", 0, "hold", "agents: hold"),
         ("longer domain", mail("bob@notexample.com"), "hi", 0, "hold", "agents: hold"),
-        ("another agent", SendFacts { origin: agent("beta"), ..mail("bob@example.com") }, "hi", 0, "hold", "agents: hold"),
+        (
+            "another agent",
+            SendFacts { origin: agent("beta"), ..mail("bob@example.com") },
+            "hi",
+            0,
+            "hold",
+            "agents: hold",
+        ),
         ("no rule", chat(), "hi", 0, "hold", "agents: hold"),
-        ("owner", SendFacts { origin: SendOrigin::Owner, ..chat() }, "password", 0, "send", "owner sends"),
+        (
+            "owner",
+            SendFacts { origin: SendOrigin::Owner, ..chat() },
+            "password",
+            0,
+            "send",
+            "owner sends",
+        ),
         (
             "forwarding rule",
             SendFacts { origin: SendOrigin::Forward, ..chat() },
@@ -155,7 +169,7 @@ fn first_matching_rule_decides() {
     for (name, facts, text, sent, decision, rule) in table {
         let found = decided(&policy, &facts, text, sent);
         assert_eq!((found.name(), found.rule()), (decision, rule), "{name}: {found:?}");
-        if let Some(matched) = policy.explain(&facts, text).iter().find(|check| check.matched)
+        if let Some(matched) = policy.explain(&facts, Some(text)).iter().find(|check| check.matched)
             && found.rule().contains("do: ")
         {
             assert_eq!(matched.rule, rule, "{name}: the explanation agrees");
@@ -176,7 +190,11 @@ fn defaults_hold_agents_and_send_for_the_owner() {
         ("  agents: send\n", agent("a"), "send agents: send"),
         ("  agents: refuse\n", agent("a"), "refuse agents: refuse"),
         (rule, SendOrigin::Owner, "send owner sends"),
-        (&format!("  owner: rules\n{rule}"), SendOrigin::Owner, "refuse text_matches: 'hi', do: refuse"),
+        (
+            &format!("  owner: rules\n{rule}"),
+            SendOrigin::Owner,
+            "refuse text_matches: 'hi', do: refuse",
+        ),
         ("  owner: rules\n", SendOrigin::Owner, "send owner: send"),
         ("  owner: hold\n", SendOrigin::Owner, "hold owner: hold"),
         ("  owner: hold\n", SendOrigin::Courier, "send courier sends"),
@@ -195,14 +213,38 @@ fn invalid_policies_name_the_rule() {
         ("  ask: [did:msgtunnel:oc_1.group.lark]\n", "approvals.ask: found"),
         ("  ask: [did:monoco:me]\n", "approvals.ask: found"),
         ("  rules: [{ recipients_over: 0, do: hold }]\n", "approvals.rules[0].recipients_over:"),
-        ("  rules: [{ text_matches: '(', do: hold }]\n", "approvals.rules[0].text_matches: invalid regular expression: error: unclosed group"),
-        ("  rules: [{ first_contact: true }]\n", "approvals.rules[0].do: is missing; expected send, hold or refuse"),
-        ("  rules: [{ elsewhere: true, do: hold }]\n", "approvals.rules[0].elsewhere: needs `after_untrusted: true`"),
-        ("  rules: [{ trust: known, do: send }]\n", "approvals.rules[0].trust: needs `reply: true`"),
-        ("  rules: [{ reply: true, at_most: 5/h, do: hold }]\n", "approvals.rules[0].at_most: needs `do: send`"),
-        ("  rules: [{ reply: true, at_most: often, do: send }]\n", "approvals.rules[0].at_most: invalid rate"),
-        ("  rules: [{ reply: true, recipients_over: 2, do: hold }]\n", "approvals.rules[0].recipients_over: a reply has one recipient, so the rule never matches"),
-        ("  rules: [{ reply: true, first_contact: true, do: hold }]\n", "approvals.rules[0].first_contact: a reply goes to a known recipient"),
+        (
+            "  rules: [{ text_matches: '(', do: hold }]\n",
+            "approvals.rules[0].text_matches: invalid regular expression: error: unclosed group",
+        ),
+        (
+            "  rules: [{ first_contact: true }]\n",
+            "approvals.rules[0].do: is missing; expected send, hold or refuse",
+        ),
+        (
+            "  rules: [{ elsewhere: true, do: hold }]\n",
+            "approvals.rules[0].elsewhere: needs `after_untrusted: true`",
+        ),
+        (
+            "  rules: [{ trust: known, do: send }]\n",
+            "approvals.rules[0].trust: needs `reply: true`",
+        ),
+        (
+            "  rules: [{ reply: true, at_most: 5/h, do: hold }]\n",
+            "approvals.rules[0].at_most: needs `do: send`",
+        ),
+        (
+            "  rules: [{ reply: true, at_most: often, do: send }]\n",
+            "approvals.rules[0].at_most: invalid rate",
+        ),
+        (
+            "  rules: [{ reply: true, recipients_over: 2, do: hold }]\n",
+            "approvals.rules[0].recipients_over: a reply has one recipient, so the rule never matches",
+        ),
+        (
+            "  rules: [{ reply: true, first_contact: true, do: hold }]\n",
+            "approvals.rules[0].first_contact: a reply goes to a known recipient",
+        ),
         ("  rules: [{ to: [], do: send }]\n", "approvals.rules[0].to: is empty"),
         ("  rules: [{ to: [nowhere], do: send }]\n", "approvals.rules[0].to: found"),
         (
@@ -221,9 +263,29 @@ fn invalid_policies_name_the_rule() {
         let found = policy(yaml).unwrap_err().to_string();
         assert!(found.starts_with(error), "{yaml}: {found}");
     }
-    let reachable = "  rules: [{ recipients_over: 5, do: refuse }, { recipients_over: 3, do: hold },
+    let reachable =
+        "  rules: [{ recipients_over: 5, do: refuse }, { recipients_over: 3, do: hold },
         { to: [here], do: send }, { to: [here, '@example.com'], do: hold }]\n";
     assert_eq!(policy(reachable).unwrap().rules.len(), 4);
+}
+
+#[test]
+fn encoded_text_matches_only_rules_that_do_not_send() {
+    let msg = |format: &str| {
+        MsgObject::from_json(serde_json::json!({
+            "from": "did:monoco:a", "to": ["did:monoco:b"], "kind": "chat",
+            "content": {"title": "Hi", "format": format, "content": "IBAN"},
+        }))
+        .unwrap()
+    };
+    assert_eq!(text_of(&msg("text/markdown")).as_deref(), Some("Hi\nIBAN"));
+    assert_eq!(text_of(&msg("message/rfc822")), None);
+    let no_count = |_: &str, _| Ok::<_, Infallible>(0);
+    for (action, expected) in [("hold", "hold"), ("refuse", "refuse"), ("send", "hold")] {
+        let policy = policy(&format!("  rules: [{{ text_matches: x, do: {action} }}]\n")).unwrap();
+        let found = decide(&policy, &chat(), None, Timestamp::from_ms(0), no_count).unwrap();
+        assert_eq!(found.name(), expected, "{action}");
+    }
 }
 
 #[test]
