@@ -8,10 +8,10 @@ use super::client::{Client, query, segment};
 use super::failure::{CliError, CliExit};
 use super::output::{self, Column, OutputFormat, ToCell, escape_line, escape_lines, print};
 use super::{CliContext, mailbox, since};
-use crate::api::views::approvals::{
+use monoco_courier::api::views::approvals::{
     ApprovalPage, ApprovalView, DecisionView, PolicyReplay, ReplayedDecision, RuleCheckView,
 };
-use crate::clock::wall_now;
+use monoco_courier::clock::wall_now;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum ApproveCommand {

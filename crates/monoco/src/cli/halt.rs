@@ -6,7 +6,7 @@ use super::CliContext;
 use super::client::segment;
 use super::failure::{CliError, CliExit};
 use super::output::{self, Column, OutputFormat, ToCell, print};
-use crate::api::views::approvals::{HaltList, HaltResult};
+use monoco_courier::api::views::approvals::{HaltList, HaltResult};
 
 #[derive(Debug, clap::Args)]
 pub struct HaltArgs {

@@ -10,9 +10,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use serde_json::json;
 
-use crate::home::Home;
 use client::Client;
 use failure::{CliError, CliExit};
+use monoco_courier::home::Home;
 use output::OutputFormat;
 
 mod approve;

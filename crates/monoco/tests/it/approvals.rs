@@ -261,7 +261,8 @@ fn no_attempt_starts_between_halt_and_resume_of_a_burst() {
     let sent = events(&hub, "sent").len();
     assert!(sent < count, "the halt came too late to show anything");
     assert_eq!(hub.post(&format!("{outbox}/next"), &json!({})).status, 204);
-    let posted = hub.post("/api/v1/post_send", &json!({"msg": chat(ME, "did:msgtunnel:x.user.news", "x")}));
+    let posted =
+        hub.post("/api/v1/post_send", &json!({"msg": chat(ME, "did:msgtunnel:x.user.news", "x")}));
     assert_eq!(posted.ok()["halted"], json!(["all"]));
     let health = hub.get("/health").ok();
     assert_eq!(health["halts"][0]["scope"], "all");
@@ -274,7 +275,8 @@ fn no_attempt_starts_between_halt_and_resume_of_a_burst() {
         if sent == count + 1 { Ok(()) } else { Err(format!("{sent} of {} sent", count + 1)) }
     });
     let [(halted, _), (resumed, _)] = events(&hub, "halted")[..] else { panic!("two events") };
-    let between = events(&hub, "sending").into_iter().filter(|(seq, _)| (halted..resumed).contains(seq));
+    let between =
+        events(&hub, "sending").into_iter().filter(|(seq, _)| (halted..resumed).contains(seq));
     assert_eq!(between.count(), 0, "no attempt starts while all is halted");
     let failed = hub.cli(&["resume"]).failed(1);
     assert!(failed.contains("nothing is halted"), "{failed}");
@@ -316,7 +318,10 @@ fn only_the_asked_account_answers_with_its_code() {
     hub.push(&direct("a3", "ann", &format!("Yes {}", code.to_uppercase()))).ok();
     let mut got = [text_of(&receiver.next()), text_of(&receiver.next())];
     got.sort();
-    assert_eq!(got, [format!("{first} is approved; the message is sent."), "pay the bill".to_owned()]);
+    assert_eq!(
+        got,
+        [format!("{first} is approved; the message is sent."), "pay the bill".to_owned()]
+    );
     assert_eq!(state(&first), "APPROVED");
     let answered = hub.get(&format!("/api/v1/approvals/{first}")).ok();
     assert_eq!(answered["answered_by"], "did:msgtunnel:ann.user.ci");
@@ -353,10 +358,15 @@ fn only_the_asked_account_answers_with_its_code() {
 fn errors_of_answers_are_clear_and_nothing_is_sent() {
     let receiver = Receiver::start();
     let hub = courier(&config(&receiver, "{ owner: hold }", ""));
-    assert!(hub.cli(&["approve", "yes", "apr_99"]).failed(1).contains("there is no approval apr_99"));
+    assert!(
+        hub.cli(&["approve", "yes", "apr_99"]).failed(1).contains("there is no approval apr_99")
+    );
     assert!(hub.cli(&["approve", "show", "nonsense"]).failed(1).contains("there is no approval"));
     let id = held(&hub, "one");
-    assert_eq!(hub.post(&format!("/api/v1/approvals/{id}/edit"), &json!({})).refused(422), "bad_field");
+    assert_eq!(
+        hub.post(&format!("/api/v1/approvals/{id}/edit"), &json!({})).refused(422),
+        "bad_field"
+    );
     let same = hub.post(&format!("/api/v1/approvals/{id}/edit"), &json!({"text": "one"}));
     assert_eq!(same.refused(422), "bad_field");
     let outdated = hub.post(&format!("/api/v1/approvals/{id}/approve"), &json!({"revision": 3}));
@@ -385,7 +395,8 @@ fn changed_policy_is_replayed_and_applied_by_reload() {
                  { first_contact: true, do: refuse }] }";
     configure(hub.home(), &config(&receiver, rules, ""));
     let replayed: Value =
-        serde_json::from_str(&hub.cli(&["approve", "replay", "--since", "1h", "--json"]).ok()).unwrap();
+        serde_json::from_str(&hub.cli(&["approve", "replay", "--since", "1h", "--json"]).ok())
+            .unwrap();
     assert_eq!(replayed["decisions"], 2);
     let changed = replayed["changed"].as_array().unwrap();
     assert_eq!(changed.len(), 2, "{replayed:#}");
@@ -409,5 +420,8 @@ fn changed_policy_is_replayed_and_applied_by_reload() {
     let broken = config(&receiver, "{ rules: [{ text_matches: '(', do: hold }] }", "");
     configure(hub.home(), &broken);
     let failed = hub.cli(&["approve", "replay", "--since", "1h"]).failed(1);
-    assert!(failed.contains("courier.approvals.rules[0].text_matches: invalid regular"), "{failed}");
+    assert!(
+        failed.contains("courier.approvals.rules[0].text_matches: invalid regular"),
+        "{failed}"
+    );
 }

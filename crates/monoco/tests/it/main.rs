@@ -40,7 +40,7 @@ mod faults;
 mod files;
 mod forget;
 mod hostile;
-#[path = "../../src/api/json_layout.rs"]
+#[path = "../../../courier/src/api/json_layout.rs"]
 mod json_layout;
 mod kill_points;
 mod lark;

@@ -67,6 +67,7 @@ mod sessions;
 mod short_ids;
 #[cfg(test)]
 mod tests;
+mod tokens;
 mod writer;
 
 /// Connections that can read at the same time.

@@ -13,6 +13,7 @@ use rusqlite::{Row, params};
 use serde_json::Value;
 
 use crate::sqlite::damage::Db;
+use crate::sqlite::rows::parsed;
 use crate::sqlite::writer::Tx;
 use crate::sqlite::{contacts, halts, mails, objects, rows};
 use crate::{Page, PageRequest, SendRequest, StoreResult, StoredDecision};
@@ -33,6 +34,14 @@ const SENT_SINCE: &str = "
               FROM send_decisions
              WHERE agent = ?1 AND rule = ?2 AND at > ?3 AND decision = 'send'
              LIMIT 100000)
+";
+
+// A thousand chats are more than enough to compare the targets with.
+const UNTRUSTED_READS: &str = "
+    SELECT DISTINCT answer_to
+      FROM agent_reads
+     WHERE agent = ?1 AND at >= ?2 AND trust = 'untrusted'
+     LIMIT 1000
 ";
 
 const HAS_SESSION: &str = "SELECT 1 FROM sessions WHERE peer = ?1 LIMIT 1";
@@ -140,8 +149,10 @@ fn answer_to(db: &Db, mail: &mails::StoredMail) -> StoreResult<Option<Did>> {
 
 /// The chats of the Mails of strangers that the agent has read in the last 24 h.
 fn untrusted_chats(db: &Db, origin: &SendOrigin, now: Timestamp) -> StoreResult<Vec<Did>> {
-    let _ = (db, origin, now, UNTRUSTED_READ_SPAN);
-    Ok(Vec::new())
+    let Some(agent) = origin.agent() else { return Ok(Vec::new()) };
+    let span = i64::try_from(UNTRUSTED_READ_SPAN.as_millis()).unwrap_or(i64::MAX);
+    let since = now.ms().saturating_sub(span);
+    rows::list(db, UNTRUSTED_READS, params![agent, since], |row| parsed(row, 0))
 }
 
 /// Stores a decision with its facts.

@@ -4,7 +4,6 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use monoco_core::approval::SendOrigin;
 use monoco_core::did::TunnelId;
 use monoco_core::inbound::StoredBytes;
 use monoco_core::inbound::check_external_id;
@@ -18,6 +17,7 @@ use tokio_util::io::ReaderStream;
 use utoipa::ToSchema;
 
 use super::body_reader::RequestBodyReader;
+use super::caller::Caller;
 use super::error::ApiError;
 use super::input::{self, API_BODIES, API_UPLOADS, JsonBody, PathParams};
 use super::views::messages::{BlobView, DispatchResponse, SendResponse};
@@ -172,6 +172,7 @@ pub struct SendBody {
 ))]
 pub async fn post_send(
     State(api): State<SharedApi>,
+    caller: Caller,
     headers: HeaderMap,
     JsonBody(body): JsonBody<SendBody>,
 ) -> Result<axum::Json<SendResponse>, ApiError> {
@@ -190,8 +191,7 @@ pub async fn post_send(
         let planned = SendResult::Queued { msg_id, duplicate: false, ways };
         return Ok(axum::Json(SendResponse::from(planned)));
     }
-    let origin = SendOrigin::Owner;
-    let request = SendRequest { msg, key, not_before, origin };
+    let request = SendRequest { msg, key, not_before, origin: caller.origin() };
     let result = center::post_send(&api.store, &api.entry, request, api.clock.now()).await?;
     respond(&api, result).await.map(axum::Json)
 }

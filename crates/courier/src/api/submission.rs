@@ -8,6 +8,7 @@ use monoco_core::json;
 use monoco_core::letter::{InvalidLetter, MAX_DATA, MAX_EXTRA};
 use monoco_store::{AcceptResult, LetterSource};
 
+use super::caller::Caller;
 use super::error::ApiError;
 use super::input::{self, API_BODIES, QueryParams};
 use super::letters::QueryPairs;
@@ -49,6 +50,7 @@ const MAX_BODY: usize = 2 * MAX_DATA + 4 * MAX_EXTRA;
 ))]
 pub async fn submit(
     State(api): State<SharedApi>,
+    caller: Caller,
     QueryParams(pairs): QueryParams<QueryPairs>,
     headers: HeaderMap,
     request: Request,
@@ -76,31 +78,44 @@ pub async fn submit(
         }
         Some("application/x-ndjson") => {
             let bytes = input::body(request.into_body(), MAX_BODY, &API_BODIES).await?;
-            return submit_batch(&api, &bytes, key.as_deref()).await;
+            return submit_batch(&api, &bytes, key.as_deref(), &caller.origin()).await;
         }
         _ => {
             let expected = "application/json`, `application/x-ndjson` or `message/rfc822";
             return Err(ApiError::wrong_type(expected));
         }
     };
-    let batch = vec![api.pipeline.parse_submission(value, key, SendOrigin::Owner).await?];
+    let batch = vec![api.pipeline.parse_submission(value, key, caller.origin()).await?];
     let mut results = api.entry.submit(&api.store, batch, api.clock.now()).await;
     let result = submit_result(results.pop().ok_or_else(batch::no_result)??, None)?;
     Ok((StatusCode::ACCEPTED, axum::Json(result)).into_response())
 }
 
-async fn submit_batch(api: &Api, bytes: &[u8], key: Option<&str>) -> Result<Response, ApiError> {
+async fn submit_batch(
+    api: &Api,
+    bytes: &[u8],
+    key: Option<&str>,
+    origin: &SendOrigin,
+) -> Result<Response, ApiError> {
     let (mut letters, mut lines) = (Vec::new(), Vec::new());
     for (number, line) in batch::lines(bytes)? {
         let key = key.map(|key| format!("{key}:{number}"));
-        lines.push((number, parse(api, line, key).await.map(|letter| letters.push(letter))));
+        lines.push((
+            number,
+            parse(api, line, key, origin.clone()).await.map(|letter| letters.push(letter)),
+        ));
     }
     let results = api.entry.submit(&api.store, letters, api.clock.now()).await;
     batch::respond(lines, results, |number, accepted| submit_result(accepted, Some(number)))
 }
 
-async fn parse(api: &Api, line: &[u8], key: Option<String>) -> Result<LetterSource, ApiError> {
-    Ok(api.pipeline.parse_submission(json::parse(line)?, key, SendOrigin::Owner).await?)
+async fn parse(
+    api: &Api,
+    line: &[u8],
+    key: Option<String>,
+    origin: SendOrigin,
+) -> Result<LetterSource, ApiError> {
+    Ok(api.pipeline.parse_submission(json::parse(line)?, key, origin).await?)
 }
 
 fn submit_result(

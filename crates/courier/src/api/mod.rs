@@ -21,6 +21,7 @@ use crate::courier::dead_drafts::DeadDrafts;
 use crate::courier::file_projector::FileProjector;
 use crate::courier::tunnels::TunnelRegistry;
 use crate::pipeline::Pipeline;
+use caller::{AgentTokens, Caller};
 use error::ApiError;
 pub use forget::FORGET_PATH;
 pub use mails::REBUILD_PATH;
@@ -30,6 +31,7 @@ mod approvals;
 mod batch;
 mod body_reader;
 mod boxes;
+pub mod caller;
 mod connection;
 mod contacts;
 mod drafts;
@@ -65,6 +67,7 @@ pub mod webhooks;
 pub struct Api {
     pub store: SharedStore,
     pub clock: Clock,
+    pub agents: Arc<AgentTokens>,
     pub entry: PipelineEntry,
     pub metrics: ApiMetrics,
     /// The tunnels that this courier runs itself.
@@ -213,12 +216,29 @@ pub fn router(api: Api) -> Router {
         .with_state(api)
 }
 
+/// Rejects the writes of an agent that is halted and locked.
+async fn check_lock(api: &Api, writer: Option<Caller>) -> Result<(), ApiError> {
+    let Some(agent) = writer.as_ref().and_then(Caller::agent) else { return Ok(()) };
+    match api.store.halts().await?.lock_of(agent.name.as_str()) {
+        Some(halt) => Err(ApiError::locked(halt)),
+        None => Ok(()),
+    }
+}
+
 /// Applies the time limit, counts the request, and sets the headers of every response.
 async fn observe(State(api): State<SharedApi>, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<axum::extract::MatchedPath>().cloned();
     let route = route.as_ref().map_or("none", axum::extract::MatchedPath::as_str);
     let limit = server::handler_timeout(route);
-    let handled = tokio::time::timeout(limit, next.run(request)).await;
+    let caller = request.extensions().get::<Caller>().cloned();
+    let writer = caller.filter(|_| !request.method().is_safe());
+    let handled = async {
+        match check_lock(&api, writer).await {
+            Ok(()) => next.run(request).await,
+            Err(locked) => locked.into(),
+        }
+    };
+    let handled = tokio::time::timeout(limit, handled).await;
     let mut response = handled.unwrap_or_else(|_| ApiError::too_slow().into());
     api.metrics.count_request(route, response.status());
     // Responses are private: no cache may store them, no browser may guess their type.

@@ -7,13 +7,11 @@ use serde::Deserialize;
 #[cfg(test)]
 use utoipa::ToSchema;
 
+use super::caller::Caller;
 use super::error::ApiError;
 use super::input::{OptionalJsonBody, PathParams};
 use super::views::approvals::{HaltList, HaltResult, HaltView};
 use super::{Api, SharedApi};
-
-/// Who halts with the courier's own token.
-const OWNER: &str = "owner";
 
 #[derive(Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(ToSchema))]
@@ -45,6 +43,7 @@ pub async fn list(State(api): State<SharedApi>) -> Result<axum::Json<HaltList>, 
 ))]
 pub async fn halt(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
     OptionalJsonBody(HaltBody { lock }): OptionalJsonBody<HaltBody>,
 ) -> Result<axum::Json<HaltResult>, ApiError> {
@@ -58,7 +57,8 @@ pub async fn halt(
         let why = "a tunnel cannot be locked; lock all agents or one agent";
         return Err(ApiError::bad_field("lock", why));
     }
-    let halt = Halt { scope: scope.clone(), lock, by: OWNER.to_owned(), at: api.clock.now() };
+    let halt =
+        Halt { scope: scope.clone(), lock, by: caller.name().to_owned(), at: api.clock.now() };
     let counts = api.store.put_halt(halt).await?;
     result(&api, &scope, true, counts).await
 }
@@ -74,10 +74,11 @@ pub async fn halt(
 ))]
 pub async fn resume(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
 ) -> Result<axum::Json<HaltResult>, ApiError> {
     let scope: HaltScope = path.parse("scope")?;
-    let counts = api.store.remove_halt(&scope, OWNER, api.clock.now()).await?;
+    let counts = api.store.remove_halt(&scope, caller.name(), api.clock.now()).await?;
     let missing = || StoreError::Missing { what: "halt of", key: scope.to_string() };
     result(&api, &scope, false, counts.ok_or_else(missing)?).await
 }

@@ -9,12 +9,16 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use monoco_adapters::{InboundError, WebhookError};
+use monoco_core::approval::ApprovalId;
 use monoco_core::filter::nearest;
+use monoco_core::halt::Halt;
 use monoco_core::json::InvalidJson;
 use monoco_core::lease::{Lease, LeaseLost};
 use monoco_core::letter::InvalidLetter;
 use monoco_core::object::InvalidObject;
 use monoco_core::record::InvalidTransition;
+use monoco_core::time::Timestamp;
+use monoco_core::token::{AgentName, Scope, TokenViolation};
 use monoco_store::StoreError;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -81,6 +85,16 @@ impl ApiError {
     pub fn wrong_token() -> Self {
         let message = "wrong token; `monoco token show` prints the token of this courier";
         Self::new(StatusCode::UNAUTHORIZED, "wrong_token", message)
+    }
+
+    /// The token of an agent was revoked.
+    pub fn revoked_token(name: &AgentName, at: Timestamp) -> Self {
+        let message = format!(
+            "the token {name} was revoked at {}; the owner can create another one with `monoco \
+             token add`",
+            at.rfc3339()
+        );
+        Self::new(StatusCode::UNAUTHORIZED, "revoked_token", message)
     }
 
     /// The new token cannot be written; the previous one is still valid.
@@ -150,6 +164,23 @@ impl ApiError {
     pub fn not_claimed() -> Self {
         let message = "no agent of this workspace holds the Mail; claim it first";
         Self::new(StatusCode::CONFLICT, "not_claimed", message)
+    }
+
+    /// An agent wants to withdraw a message of another sender.
+    pub fn not_own_approval(agent: &AgentName, id: ApprovalId) -> Self {
+        let message = format!("{id} is not a message of {agent}; an agent withdraws only its own");
+        Self::new(StatusCode::FORBIDDEN, "not_own_approval", message)
+    }
+
+    /// Writes of the agent are rejected until the halt ends.
+    pub fn locked(halt: &Halt) -> Self {
+        let message = format!(
+            "{} is halted and locked by {} since {}; nothing was done. Wait until the owner resumes",
+            halt.scope,
+            halt.by,
+            halt.at.rfc3339()
+        );
+        Self::new(StatusCode::LOCKED, "locked", message).with("scope", halt.scope.to_string())
     }
 
     /// The config file was changed and is not valid.
@@ -243,6 +274,31 @@ impl ApiError {
             line.extend(self.facts.clone());
         }
         line
+    }
+}
+
+impl From<TokenViolation> for ApiError {
+    fn from(violation: TokenViolation) -> Self {
+        let message = violation.to_string();
+        let new = |code| Self::new(StatusCode::FORBIDDEN, code, message);
+        match violation {
+            TokenViolation::MissingScope { needed, .. } => {
+                let needed: Vec<_> = needed.into_iter().map(Scope::as_str).collect();
+                new("missing_scope").with("scope", needed.join(" or "))
+            }
+            TokenViolation::ForgedSender { own, .. } => {
+                new("forged_sender").with("expected", own.as_str())
+            }
+            TokenViolation::ForeignWorkspace { own, .. } => {
+                new("foreign_workspace").with("expected", own.as_str())
+            }
+            TokenViolation::ForeignAgent { agent, .. } => {
+                new("foreign_agent").with("expected", agent.as_str())
+            }
+            TokenViolation::ForeignBox { own, .. } => {
+                new("foreign_box").with("expected", own.as_str())
+            }
+        }
     }
 }
 
@@ -344,6 +400,9 @@ impl From<StoreError> for ApiError {
         match error {
             StoreError::Missing { what, .. } => {
                 new(StatusCode::NOT_FOUND, "not_found").with("what", what)
+            }
+            StoreError::Exists { what, .. } => {
+                new(StatusCode::CONFLICT, "exists").with("what", what)
             }
             StoreError::Erased { at, by, .. } => {
                 let error = new(StatusCode::GONE, "erased").with("erased_at", at.rfc3339());
@@ -451,7 +510,7 @@ impl IntoResponse for ApiError {
         if let Some(secs) = retry_after {
             response.headers_mut().insert(axum::http::header::RETRY_AFTER, secs.into());
         }
-        if code == "no_token" || code == "wrong_token" {
+        if status == StatusCode::UNAUTHORIZED && code.ends_with("_token") {
             let bearer = axum::http::HeaderValue::from_static("Bearer");
             response.headers_mut().insert(axum::http::header::WWW_AUTHENTICATE, bearer);
         }

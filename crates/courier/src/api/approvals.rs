@@ -10,6 +10,7 @@ use serde::Deserialize;
 #[cfg(test)]
 use utoipa::ToSchema;
 
+use super::caller::Caller;
 use super::error::ApiError;
 use super::input::{self, JsonBody, OptionalJsonBody, PagingQuery, PathParams, QueryParams};
 use super::letters::{QueryPairs, parse_time};
@@ -21,9 +22,6 @@ use crate::center::approvals::{self, EditError, MessageEditRequest, ReplayedSend
 
 /// Characters of the text in a list.
 const PREVIEW_CHARS: usize = 200;
-
-/// Who answers with the courier's own token.
-const OWNER: &str = "owner";
 
 #[derive(Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(ToSchema))]
@@ -146,10 +144,11 @@ pub async fn show(
 ))]
 pub async fn approve(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
     OptionalJsonBody(AnswerBody { revision }): OptionalJsonBody<AnswerBody>,
 ) -> Result<axum::Json<ApprovalView>, ApiError> {
-    answer(&api, &path, ApprovalStep::Approve, revision).await
+    answer(&api, &caller, &path, ApprovalStep::Approve, revision).await
 }
 
 /// Reject a message: it is not sent
@@ -161,6 +160,7 @@ pub async fn approve(
 ))]
 pub async fn reject(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
     OptionalJsonBody(RejectBody { reason, revision }): OptionalJsonBody<RejectBody>,
 ) -> Result<axum::Json<ApprovalView>, ApiError> {
@@ -168,10 +168,12 @@ pub async fn reject(
         reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
         reason
     };
-    answer(&api, &path, ApprovalStep::Reject { reason: reason.map(cut) }, revision).await
+    answer(&api, &caller, &path, ApprovalStep::Reject { reason: reason.map(cut) }, revision).await
 }
 
 /// Withdraw a message: its sender takes it back
+///
+/// An agent can withdraw only its own messages.
 #[cfg_attr(test, utoipa::path(
     post, path = "/api/v1/approvals/{id}/withdraw", operation_id = "withdraw",
     tag = "approvals", request_body = Option<AnswerBody>,
@@ -180,10 +182,17 @@ pub async fn reject(
 ))]
 pub async fn withdraw(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
     OptionalJsonBody(AnswerBody { revision }): OptionalJsonBody<AnswerBody>,
 ) -> Result<axum::Json<ApprovalView>, ApiError> {
-    answer(&api, &path, ApprovalStep::Withdraw, revision).await
+    if let Some(token) = caller.agent() {
+        let approval = api.store.approval(approval_id(&path)?).await?;
+        if approval.origin != caller.origin() {
+            return Err(ApiError::not_own_approval(&token.name, approval.id));
+        }
+    }
+    answer(&api, &caller, &path, ApprovalStep::Withdraw, revision).await
 }
 
 /// Send an edited message in place of a held one
@@ -197,12 +206,13 @@ pub async fn withdraw(
 ))]
 pub async fn edit(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
     JsonBody(EditBody { text, title, revision }): JsonBody<EditBody>,
 ) -> Result<axum::Json<ApprovalView>, ApiError> {
     let (id, now) = (approval_id(&path)?, api.clock.now());
     let request = MessageEditRequest { text, title };
-    let edited = approvals::edit(&api.store, id, request, OWNER, revision, now).await;
+    let edited = approvals::edit(&api.store, id, request, caller.name(), revision, now).await;
     let approval = edited.map_err(|error| match error {
         EditError::Store(error) => error.into(),
         EditError::Invalid(error) => error.into(),
@@ -296,12 +306,13 @@ fn replayed_view(ReplayedSend { stored, now }: &ReplayedSend) -> ReplayedDecisio
 
 async fn answer(
     api: &Api,
+    caller: &Caller,
     path: &PathParams,
     step: ApprovalStep,
     revision: Option<i64>,
 ) -> Result<axum::Json<ApprovalView>, ApiError> {
     let (id, now): (ApprovalId, Timestamp) = (approval_id(path)?, api.clock.now());
-    let approval = api.store.answer_approval(id, step, OWNER, revision, now).await?;
+    let approval = api.store.answer_approval(id, step, caller.name(), revision, now).await?;
     Ok(axum::Json(view(api, &approval).await?))
 }
 

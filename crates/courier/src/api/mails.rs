@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use axum::extract::State;
 use axum::http::HeaderMap;
-use monoco_core::approval::SendOrigin;
 use monoco_core::claim::{Claim, ClaimState, InvalidWorkspace, Workspace};
 use monoco_core::delivery::SendState;
 use monoco_core::draft::DraftAttachment;
@@ -18,6 +17,7 @@ use serde::Deserialize;
 #[cfg(test)]
 use utoipa::{IntoParams, ToSchema};
 
+use super::caller::Caller;
 use super::drafts;
 use super::error::ApiError;
 use super::input::{self, JsonBody, OptionalJsonBody, PagingQuery, PathParams, QueryParams};
@@ -373,6 +373,7 @@ pub async fn fail(
 ))]
 pub async fn reply(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
     headers: HeaderMap,
     JsonBody(body): JsonBody<ReplyBody>,
@@ -382,7 +383,7 @@ pub async fn reply(
         return Err(ApiError::bad_field("text", "empty; expected text or attachments"));
     }
     let key = parse_key(&headers, idempotency_key)?;
-    let (mail, origin) = (mail_id(&api, &path).await?, SendOrigin::Owner);
+    let (mail, origin) = (mail_id(&api, &path).await?, caller.origin());
     let request = ReplyRequest { mail, text, title, attachments, key, origin };
     let (owner, now) = (api.config.borrow().owner.clone(), api.clock.now());
     let random = getrandom::u64()
