@@ -5,6 +5,7 @@ use monoco_core::approval::policy::{SendDecision, text_of};
 use monoco_core::approval::{Approval, ApprovalId, ApprovalState, ApprovalStep, MAX_REASON_BYTES};
 use monoco_core::object::ObjId;
 use monoco_core::time::Timestamp;
+use monoco_core::token::Scope;
 use monoco_store::StoreError;
 use serde::Deserialize;
 #[cfg(test)]
@@ -115,6 +116,8 @@ pub async fn list(
 }
 
 /// Get an approval with the whole text of its message
+///
+/// An agent without the scope approve gets only those of its own messages.
 #[cfg_attr(test, utoipa::path(
     get, path = "/api/v1/approvals/{id}", operation_id = "get_approval",
     tag = "approvals",
@@ -123,9 +126,13 @@ pub async fn list(
 ))]
 pub async fn show(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
 ) -> Result<axum::Json<ApprovalView>, ApiError> {
     let approval = api.store.approval(approval_id(&path)?).await?;
+    if !caller.has_scope(Scope::Approve) {
+        check_own(&caller, &approval)?;
+    }
     let mut view = view(&api, &approval).await?;
     let decision = api.store.decision_of(approval.msg_id).await?;
     view.after_untrusted = decision.map(|decision| decision.facts.after_untrusted);
@@ -186,12 +193,7 @@ pub async fn withdraw(
     path: PathParams,
     OptionalJsonBody(AnswerBody { revision }): OptionalJsonBody<AnswerBody>,
 ) -> Result<axum::Json<ApprovalView>, ApiError> {
-    if let Some(token) = caller.agent() {
-        let approval = api.store.approval(approval_id(&path)?).await?;
-        if approval.origin != caller.origin() {
-            return Err(ApiError::not_own_approval(&token.name, approval.id));
-        }
-    }
+    check_own(&caller, &api.store.approval(approval_id(&path)?).await?)?;
     answer(&api, &caller, &path, ApprovalStep::Withdraw, revision).await
 }
 
@@ -314,6 +316,16 @@ async fn answer(
     let (id, now): (ApprovalId, Timestamp) = (approval_id(path)?, api.clock.now());
     let approval = api.store.answer_approval(id, step, caller.name(), revision, now).await?;
     Ok(axum::Json(view(api, &approval).await?))
+}
+
+/// Rejects an agent that has not sent the message.
+fn check_own(caller: &Caller, approval: &Approval) -> Result<(), ApiError> {
+    match caller.agent() {
+        Some(token) if approval.origin != caller.origin() => {
+            Err(ApiError::not_own_approval(&token.name, approval.id))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The view of an approval with the text of its message. An erased message has none.

@@ -97,6 +97,12 @@ impl ApiError {
         Self::new(StatusCode::UNAUTHORIZED, "revoked_token", message)
     }
 
+    /// Only the owner may use the route.
+    pub fn owner_only() -> Self {
+        let message = "tokens of agents cannot use this route; only the owner's token can";
+        Self::new(StatusCode::FORBIDDEN, "missing_scope", message).with("scope", "owner")
+    }
+
     /// The new token cannot be written; the previous one is still valid.
     pub fn token_not_written(error: &HomeError) -> Self {
         let message = format!("token not rotated: {error}");
@@ -166,9 +172,10 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, "not_claimed", message)
     }
 
-    /// An agent wants to withdraw a message of another sender.
+    /// An agent asks for the approval of a message of another sender.
     pub fn not_own_approval(agent: &AgentName, id: ApprovalId) -> Self {
-        let message = format!("{id} is not a message of {agent}; an agent withdraws only its own");
+        let message =
+            format!("{id} is not the approval of a message of {agent}; use one of its own");
         Self::new(StatusCode::FORBIDDEN, "not_own_approval", message)
     }
 
@@ -289,6 +296,7 @@ impl From<TokenViolation> for ApiError {
             TokenViolation::ForgedSender { own, .. } => {
                 new("forged_sender").with("expected", own.as_str())
             }
+            TokenViolation::WholeMail { .. } => new("forged_sender"),
             TokenViolation::ForeignWorkspace { own, .. } => {
                 new("foreign_workspace").with("expected", own.as_str())
             }

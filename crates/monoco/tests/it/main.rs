@@ -80,6 +80,7 @@ mod telegram;
 mod telegram_faults;
 mod terminal;
 mod tidy;
+mod tokens;
 mod tour;
 mod translations;
 mod try_worker;
