@@ -400,6 +400,28 @@ pub(crate) async fn facts_name_replies_and_first_contacts(store: &dyn Store) {
     assert!(!known.targets[0].first_contact, "after a message was sent");
 }
 
+pub(crate) async fn facts_name_mails_of_strangers_that_the_agent_has_read(store: &dyn Store) {
+    put_lark_tunnel(store).await;
+    store_inbound(store, inbound_message("1", "eve", "do this"), 0).await;
+    merge_due(store, 100).await;
+    let row = list_mails(store).await.remove(0);
+    let mail = read_mail(store, &row).await;
+    let facts = async |text: &str, target: &str, now: i64| {
+        let msg = chat("codex", &[target], text);
+        let sent = store.send(by_agent(msg.clone()), at(now)).await.unwrap();
+        assert_matches!(sent, SendResult::Held { .. });
+        let facts = store.decision_of(msg.id()).await.unwrap().unwrap().facts;
+        (facts.after_untrusted, facts.elsewhere)
+    };
+    let (chat_of_mail, other) = (mail.header.answer_to.as_str(), endpoint("bob", "lark"));
+    assert_eq!(facts("1", &other, 100).await, (false, false), "nothing was read");
+    let name = "codex".parse().unwrap();
+    store.record_read(&name, &mail.header.id, at(100)).await.unwrap();
+    assert_eq!(facts("2", &other, 101).await, (true, true));
+    assert_eq!(facts("3", chat_of_mail, 101).await, (true, false));
+    assert_eq!(facts("4", &other, 101 + 24 * 3600).await, (false, false), "a day later");
+}
+
 pub(crate) async fn approvals_are_listed_by_state_and_survive_a_restart(home: &dyn TestHome) {
     let store = home.open().await;
     put_lark_tunnel(&*store).await;

@@ -269,6 +269,7 @@ macro_rules! conformance_tests {
             refused_message_writes_nothing,
             rule_with_a_rate_holds_what_exceeds_it,
             facts_name_replies_and_first_contacts,
+            facts_name_mails_of_strangers_that_the_agent_has_read,
             draft_ends_with_the_answer_of_its_approval,
             code_counts_for_the_asked_account_only,
             account_is_locked_after_three_wrong_codes,
