@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use monoco_core::approval::SendOrigin;
 use monoco_core::claim::Workspace;
 use monoco_core::did::Did;
 use monoco_core::draft::{Draft, DraftAttachment, DraftContext, DraftOptions, InvalidDraft};
@@ -19,6 +20,8 @@ pub struct ReplyRequest {
     pub title: Option<String>,
     pub attachments: Vec<DraftAttachment>,
     pub key: Option<String>,
+    /// On whose behalf it is sent.
+    pub origin: SendOrigin,
 }
 
 /// Why a Mail cannot be answered.
@@ -77,7 +80,12 @@ pub async fn reply(
         answers: Some(&mail),
         sizes: &sizes,
     })?;
-    let request = SendRequest { msg: prepared.msg, key: request.key, not_before: None };
+    let request = SendRequest {
+        msg: prepared.msg,
+        key: request.key,
+        not_before: None,
+        origin: request.origin,
+    };
     Ok(post_send(store, entry, request, now).await?)
 }
 

@@ -31,6 +31,7 @@ use objects::ObjectBody;
 use writer::{Tx, Writer, WriterChannels};
 
 mod address_book;
+mod approvals;
 mod boxes;
 pub(crate) mod bulk_index;
 mod claims;
@@ -47,6 +48,7 @@ mod erasure;
 pub(crate) mod events;
 mod external_ids;
 pub(crate) mod files;
+mod halts;
 mod inbound;
 mod letters;
 pub(crate) mod mails;
