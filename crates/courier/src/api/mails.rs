@@ -396,7 +396,11 @@ pub async fn reply(
         return Err(ApiError::bad_field("text", "empty; expected text or attachments"));
     }
     let key = parse_key(&headers, idempotency_key)?;
-    let request = ReplyRequest { mail: mail_id(&api, &path).await?, text, title, attachments, key };
+    let id = mail_id(&api, &path).await?;
+    if caller.agent().is_some() {
+        visibility::check_mail(&caller, &api.store.mail(&id, &Workspace::shared()).await?)?;
+    }
+    let request = ReplyRequest { mail: id, text, title, attachments, key };
     let now = api.clock.now();
     let sender = match caller.agent() {
         Some(token) => token.did.clone(),
