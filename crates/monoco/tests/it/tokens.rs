@@ -307,7 +307,7 @@ fn agent_sees_mails_and_its_own_boxes_only() {
         for path in ["trace", "objects"] {
             let answer = agent.get(&format!("/api/v1/{path}/{}", msg_id(record)));
             assert_eq!(answer.status, status, "{path}: {}", answer.text());
-            assert_eq!(answer.text().contains("for the owner"), false);
+            assert!(!answer.text().contains("for the owner"), "{path}");
         }
         let answer = agent.get(&format!("/api/v1/trace/{record}"));
         assert_eq!(answer.status, status, "{}", answer.text());
