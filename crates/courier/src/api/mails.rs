@@ -396,8 +396,11 @@ pub async fn reply(
         return Err(ApiError::bad_field("text", "empty; expected text or attachments"));
     }
     let key = parse_key(&headers, idempotency_key)?;
-    let (mail, origin) = (mail_id(&api, &path).await?, caller.origin());
-    let request = ReplyRequest { mail, text, title, attachments, key, origin };
+    let id = mail_id(&api, &path).await?;
+    if caller.agent().is_some() {
+        visibility::check_mail(&caller, &api.store.mail(&id, &Workspace::shared()).await?)?;
+    }
+    let request = ReplyRequest { mail: id, text, title, attachments, key, origin: caller.origin() };
     let now = api.clock.now();
     let sender = match caller.agent() {
         Some(token) => token.did.clone(),
