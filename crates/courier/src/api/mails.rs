@@ -7,7 +7,7 @@ use axum::http::HeaderMap;
 use monoco_core::claim::{Claim, ClaimState, InvalidWorkspace, Workspace};
 use monoco_core::delivery::SendState;
 use monoco_core::draft::DraftAttachment;
-use monoco_core::lease::{Holder, LeaseLost};
+use monoco_core::lease::Holder;
 use monoco_core::letter::LetterState;
 use monoco_core::mail::MailId;
 use monoco_core::time::Timestamp;
@@ -34,7 +34,7 @@ use super::views::schemas::ClaimSchema;
 use super::views::trace::TraceView;
 use super::{Api, SharedApi, ids};
 use crate::center;
-use crate::center::reply::{ReplyError, ReplyRequest};
+use crate::center::reply::ReplyRequest;
 use crate::courier::dead_drafts::DeadDrafts;
 use crate::pipeline::letter_pages::LetterPages;
 
@@ -383,17 +383,8 @@ pub async fn reply(
     let key = parse_key(&headers, idempotency_key)?;
     let request = ReplyRequest { mail: mail_id(&api, &path).await?, text, title, attachments, key };
     let (owner, now) = (api.config.borrow().owner.clone(), api.clock.now());
-    let random = getrandom::u64()
-        .map_err(|error| StoreError::Unavailable(format!("no random bytes: {error}")))?;
-    let uid = format!("{}_reply_{random:016x}", now.compact());
-    let result = center::reply::reply(&api.store, &api.entry, &owner, request, &uid, now).await;
-    let response = SendResponse::from(result.map_err(|error| match error {
-        ReplyError::Store(error) => error.into(),
-        ReplyError::Invalid(error) => ApiError::bad_field("text", error),
-        ReplyError::Unreadable(id, why) => {
-            StoreError::Damaged { what: "Mail", detail: format!("{id}: {why}") }.into()
-        }
-    })?);
+    let result = center::reply::reply(&api.store, &api.entry, &owner, request, now).await;
+    let response = SendResponse::from(result?);
     api.metrics.record_send(response.ok, response.duplicate);
     Ok(axum::Json(response))
 }
@@ -519,7 +510,7 @@ async fn claim_key(
 }
 
 fn claim_view(result: Result<Claim, StoreError>) -> Result<axum::Json<ClaimInfo>, ApiError> {
-    Ok(axum::Json(ClaimInfo::from(&result.map_err(claim_error)?)))
+    Ok(axum::Json(ClaimInfo::from(&result.map_err(ApiError::of_claim)?)))
 }
 
 /// The id in the path. Text that is not an id is reported as a Mail that does not exist.
@@ -536,18 +527,4 @@ fn parse_workspace(workspace: Option<String>) -> Result<Workspace, InvalidWorksp
 
 fn agent(name: String) -> Result<Holder, ApiError> {
     Holder::new(name).map_err(|error| ApiError::bad_field("agent_id", error))
-}
-
-/// The errors of claims have codes of their own.
-fn claim_error(error: StoreError) -> ApiError {
-    match &error {
-        StoreError::LeaseLost(LeaseLost::Held(lease)) => ApiError::claimed(lease),
-        StoreError::InvalidTransition(wrong) => match wrong.from {
-            "COMPLETED" => ApiError::completed(),
-            "DEADLETTER" => ApiError::dead(),
-            "NEW" => ApiError::not_claimed(),
-            _ => error.into(),
-        },
-        _ => error.into(),
-    }
 }

@@ -25,6 +25,7 @@ use caller::AgentTokens;
 use error::ApiError;
 pub use forget::FORGET_PATH;
 pub use mails::REBUILD_PATH;
+pub use mcp::MCP_PATH;
 pub use metrics::ApiMetrics;
 
 mod batch;
@@ -41,12 +42,13 @@ mod events;
 mod forget;
 pub mod guard;
 mod health;
-mod ids;
-mod input;
+pub mod ids;
+pub mod input;
 #[cfg(test)]
 mod json_layout;
 mod letters;
 mod mails;
+mod mcp;
 mod messages;
 mod metrics;
 #[cfg(test)]
@@ -56,7 +58,7 @@ pub mod server;
 mod sessions;
 mod submission;
 pub mod token;
-mod trace;
+pub mod trace;
 mod tunnels;
 pub mod views;
 pub mod webhooks;
@@ -82,7 +84,7 @@ pub struct Api {
 pub type SharedApi = Arc<Api>;
 
 impl Api {
-    fn claims(&self) -> ClaimsConfig {
+    pub fn claims(&self) -> ClaimsConfig {
         self.config.borrow().claims
     }
 }
@@ -193,6 +195,7 @@ pub fn router(api: Api) -> Router {
     let openapi = async || ([(header::CONTENT_TYPE, "application/json")], OPENAPI_JSON);
     routes()
         .route("/api/openapi.json", axum::routing::get(openapi))
+        .route(mcp::MCP_PATH, mcp::methods())
         .fallback(async || ApiError::no_route())
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .layer(middleware::from_fn_with_state(Arc::clone(&api), observe))
