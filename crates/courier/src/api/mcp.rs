@@ -17,7 +17,9 @@ use super::error::ApiError;
 use super::input::{self, API_BODIES};
 use crate::mcp::agent::McpAgent;
 use crate::mcp::protocol::{self, McpGeneration, McpHeaders};
-use crate::mcp::rpc::{self, InvalidRpcMessage, METHOD_NOT_FOUND, PARSE_ERROR, RpcError, RpcMessage};
+use crate::mcp::rpc::{
+    self, InvalidRpcMessage, METHOD_NOT_FOUND, PARSE_ERROR, RpcError, RpcMessage,
+};
 use crate::mcp::server;
 
 /// Path of the MCP server.
@@ -68,9 +70,7 @@ async fn post(
     let agent = McpAgent::new(&api, caller);
     let result = server::answer(&api, &agent, generation, request).await;
     let status = match &result {
-        Err(error)
-            if generation == McpGeneration::Stateless && error.code == METHOD_NOT_FOUND =>
-        {
+        Err(error) if generation == McpGeneration::Stateless && error.code == METHOD_NOT_FOUND => {
             StatusCode::NOT_FOUND
         }
         _ => StatusCode::OK,

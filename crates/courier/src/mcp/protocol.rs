@@ -127,8 +127,7 @@ fn encode(value: &str) -> String {
 
 /// Decodes the value of `Mcp-Name`; `None` when it is not valid.
 fn decode(value: &str) -> Option<String> {
-    let encoded =
-        value.strip_prefix(ENCODED_START).and_then(|rest| rest.strip_suffix(ENCODED_END));
+    let encoded = value.strip_prefix(ENCODED_START).and_then(|rest| rest.strip_suffix(ENCODED_END));
     let Some(encoded) = encoded else { return Some(value.to_owned()) };
     String::from_utf8(BASE64_STANDARD.decode(encoded).ok()?).ok()
 }

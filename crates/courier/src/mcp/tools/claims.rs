@@ -1,6 +1,6 @@
 //! Claims: claim_mail, renew_claim and finish_mail.
 
-use monoco_core::claim::{Claim, ClaimStateData};
+use monoco_core::claim::Claim;
 use monoco_core::lease::{LeaseDuration, LeaseLost, LeaseProof};
 use monoco_core::mail::MailId;
 use monoco_mailbox::claim_info::ClaimInfo;
@@ -144,11 +144,8 @@ pub async fn update_claim(
     // The store accepts an epoch from any caller that knows it, and epochs are easy to guess. The
     // epoch changes with the holder, so the claim that is checked here is the one that is changed.
     let claim = api.store.mail(id, &agent.workspace).await?.claim;
-    if let Some(ClaimStateData::Claimed(lease)) = claim.map(|claim| claim.claiming.state)
-        && lease.holder != agent.holder
-    {
-        return Err(claim_error(LeaseLost::Held(lease).into()));
-    }
+    let lease = claim.as_ref().and_then(|claim| claim.claiming.state.lease());
+    agent.caller.check_lease(lease).map_err(|lost| claim_error(lost.into()))?;
     let proof = LeaseProof { epoch, holder: agent.holder.clone() };
     let now = api.clock.now();
     let updated = api.store.update_claim(id, &agent.workspace, proof, update, now).await;
@@ -180,10 +177,7 @@ fn merge(facts: &mut Value, more: Value) {
     }
 }
 
-fn lease_duration(
-    context: ToolContext<'_>,
-    secs: Option<i64>,
-) -> Result<LeaseDuration, ToolError> {
+fn lease_duration(context: ToolContext<'_>, secs: Option<i64>) -> Result<LeaseDuration, ToolError> {
     Ok(match secs {
         Some(_) => input::lease_duration("lease_s", secs)?,
         None => context.api.claims().term,

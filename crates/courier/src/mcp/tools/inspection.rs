@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::ToolContext;
 use crate::api::error::ApiError;
 use crate::api::trace::trace_of;
-use crate::api::{ids, views};
+use crate::api::{ids, views, visibility};
 use crate::mcp::budget::shorten;
 use crate::mcp::result::{ToolError, ToolResult};
 
@@ -65,6 +65,7 @@ pub async fn message_status(
     let invalid = |error| ApiError::bad_field("msg_id", error);
     let msg_id: ObjId = ids::resolve(context.api, &args.msg_id, invalid).await?;
     let trace = context.api.store.trace(msg_id).await?;
+    visibility::read_message(context.api, &context.agent.caller, &trace).await?;
     let states: Vec<_> = trace.deliveries.iter().map(|it| it.sending.state.name()).collect();
     let in_chain = trace.deliveries.is_empty() && !trace.letters.is_empty();
     let (state, next) = combined(&states, in_chain);
@@ -91,10 +92,7 @@ fn combined(states: &[SendState], in_chain: bool) -> (&'static str, &'static str
         return ("CHAIN", "passes the outbound chain; ask again later");
     }
     if has(SendState::Held) {
-        return (
-            "HELD",
-            "Not sent. A person decides. Do not send again; ask message_status.",
-        );
+        return ("HELD", "Not sent. A person decides. Do not send again; ask message_status.");
     }
     if has(SendState::Uncertain) {
         return ("UNCERTAIN", "it may have arrived; a person decides. Do not send again");
@@ -147,12 +145,11 @@ pub async fn trace(
     context: ToolContext<'_>,
     args: TraceArguments,
 ) -> Result<ToolResult, ToolError> {
-    let axum::Json(trace) = trace_of(context.api, &args.id).await?;
+    let axum::Json(trace) = trace_of(context.api, &context.agent.caller, &args.id).await?;
     let views::trace::TraceView { msg_id, mail, deliveries, claims, letters, events, .. } = trace;
     let skipped = events.len().saturating_sub(MAX_EVENTS);
     let events = events.iter().skip(skipped);
-    let events: Vec<_> =
-        events.map(|event| json!({"at": event.at, "kind": event.kind})).collect();
+    let events: Vec<_> = events.map(|event| json!({"at": event.at, "kind": event.kind})).collect();
     let claims = claims.iter().take(MAX_LISTED).map(|claim| {
         json!({
             "workspace": claim.workspace,

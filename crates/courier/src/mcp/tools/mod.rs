@@ -186,3 +186,49 @@ fn summary(entry: &MailIndexEntry) -> String {
     text.push_str(&format!("preview: {}\n", shorten(&entry.preview, MAX_PREVIEW_CHARS)));
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// The arguments that a tool accepts, as its parser names them.
+    fn accepted(name: &str) -> BTreeSet<String> {
+        fn error<T: DeserializeOwned + std::fmt::Debug>() -> String {
+            parse::<T>(json!({"": 0})).unwrap_err().message
+        }
+        let message = match name {
+            "whoami" => error::<inspection::WhoamiArgs>(),
+            "list_mails" => error::<mails::ListMailsArgs>(),
+            "wait_for_mail" => error::<mails::WaitArguments>(),
+            "read_mail" => error::<reading::ReadMailArgs>(),
+            "read_thread" => error::<reading::ReadThreadArgs>(),
+            "search" => error::<mails::SearchArgs>(),
+            "read_attachment" => error::<reading::ReadAttachmentArgs>(),
+            "trace" => error::<inspection::TraceArguments>(),
+            "claim_mail" => error::<claims::ClaimMailArgs>(),
+            "renew_claim" => error::<claims::RenewClaimArgs>(),
+            "finish_mail" => error::<claims::FinishMailArgs>(),
+            "reply_to_mail" => error::<sending::ReplyToMailArgs>(),
+            "message_status" => error::<inspection::MessageStatusArgs>(),
+            "send_message" => error::<sending::SendMessageArgs>(),
+            _ => panic!("{name} has no arguments"),
+        };
+        let names = message.split('`').skip(1).step_by(2).map(str::to_owned);
+        names.filter(|name| !name.is_empty()).collect()
+    }
+
+    #[test]
+    fn definitions_name_the_arguments_that_their_tools_accept() {
+        let tools: Vec<ToolDefinition> =
+            serde_json::from_str(include_str!("../tools.json")).unwrap();
+        assert_eq!(tools.len(), 14);
+        for tool in &tools {
+            let defined: BTreeSet<_> = tool.properties.keys().cloned().collect();
+            assert_eq!(accepted(&tool.name), defined, "{}", tool.name);
+            assert!(tool.required.iter().all(|name| defined.contains(name)), "{}", tool.name);
+            assert_eq!(tool.scope.is_some(), tool.scope().is_some(), "{}", tool.name);
+        }
+    }
+}

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{ToolContext, mail_id};
+use crate::api::visibility;
 use crate::center::reply;
 use crate::mcp::budget::{MAX_TEXT_TOKENS, cut, estimate_tokens, shorten};
 use crate::mcp::result::{ToolError, ToolResult, UntrustedImage};
@@ -146,11 +147,12 @@ fn head(mail: &Mail, attached: &[&Artifact]) -> String {
     lines
 }
 
-/// Reads a Mail, and reports one that was erased.
+/// Reads a Mail that the agent may see, records that, and reports one that was erased.
 async fn load(context: ToolContext<'_>, id: &MailId) -> Result<Mail, ToolError> {
     let store = &context.api.store;
-    let entry = store.mail(id, &Workspace::shared()).await?.entry;
-    if let Some(at) = entry.tombstone() {
+    let row = store.mail(id, &Workspace::shared()).await?;
+    visibility::read_mail(context.api, &context.agent.caller, &row).await?;
+    if let Some(at) = row.entry.tombstone() {
         return Err(StoreError::Erased { key: id.to_string(), at, by: None }.into());
     }
     Ok(reply::read_mail(store, id).await?)
@@ -207,6 +209,7 @@ pub async fn read_thread(
         if used > max_tokens && !lines.is_empty() {
             break;
         }
+        visibility::record(context.api, &context.agent.caller, entry.record.msg_id).await?;
         facts.push(thread_facts(entry));
         lines.push(line);
     }
@@ -226,8 +229,9 @@ async fn peer_of(context: ToolContext<'_>, id: &MailId) -> Result<Did, ToolError
     }
     let mail = load(context, id).await?;
     let object = context.api.store.object(mail.msg_id).await?;
-    let author: Author = serde_json::from_slice(&object).map_err(|error| {
-        StoreError::Damaged { what: "message", detail: format!("{}: {error}", mail.msg_id) }
+    let author: Author = serde_json::from_slice(&object).map_err(|error| StoreError::Damaged {
+        what: "message",
+        detail: format!("{}: {error}", mail.msg_id),
     })?;
     Ok(author.from)
 }

@@ -77,7 +77,8 @@ pub async fn send(
     let to: Vec<Did> = to.map_err(|error| ToolError::argument("to", error))?;
     let key = own_key(context, &idempotency_key)?;
     let message = NewMessage { to, title, text, key };
-    let sent = reply::send_new(&api.store, &api.entry, &agent.did, message, api.clock.now()).await?;
+    let sent =
+        reply::send_new(&api.store, &api.entry, &agent.did, message, api.clock.now()).await?;
     Ok(ToolResult::new(send_facts(context, sent)))
 }
 
