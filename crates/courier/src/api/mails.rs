@@ -21,7 +21,7 @@ use super::caller::Caller;
 use super::drafts;
 use super::error::ApiError;
 use super::input::{self, JsonBody, OptionalJsonBody, PagingQuery, PathParams, QueryParams};
-use super::messages::parse_key;
+use super::messages::{parse_key, respond};
 use super::trace::trace_of;
 use super::views::boxes::RecordView;
 use super::views::email::EmailTaskView;
@@ -396,16 +396,15 @@ pub async fn reply(
         return Err(ApiError::bad_field("text", "empty; expected text or attachments"));
     }
     let key = parse_key(&headers, idempotency_key)?;
-    let request = ReplyRequest { mail: mail_id(&api, &path).await?, text, title, attachments, key };
+    let (mail, origin) = (mail_id(&api, &path).await?, caller.origin());
+    let request = ReplyRequest { mail, text, title, attachments, key, origin };
     let now = api.clock.now();
     let sender = match caller.agent() {
         Some(token) => token.did.clone(),
         None => api.config.borrow().owner.clone(),
     };
-    let result = center::reply::reply(&api.store, &api.entry, &sender, request, now).await;
-    let response = SendResponse::from(result?);
-    api.metrics.record_send(response.ok, response.duplicate);
-    Ok(axum::Json(response))
+    let result = center::reply::reply(&api.store, &api.entry, &sender, request, now).await?;
+    respond(&api, result).await.map(axum::Json)
 }
 
 /// Retry a dead letter, with all its attempts

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use monoco_core::approval::SendOrigin;
 use monoco_core::claim::Workspace;
 use monoco_core::did::Did;
 use monoco_core::draft::{Draft, DraftAttachment, DraftContext, DraftOptions, InvalidDraft};
@@ -19,6 +20,8 @@ pub struct ReplyRequest {
     pub title: Option<String>,
     pub attachments: Vec<DraftAttachment>,
     pub key: Option<String>,
+    /// On whose behalf it is sent.
+    pub origin: SendOrigin,
 }
 
 /// A new message to given targets.
@@ -28,6 +31,8 @@ pub struct NewMessage {
     pub title: Option<String>,
     pub text: String,
     pub key: String,
+    /// On whose behalf it is sent.
+    pub origin: SendOrigin,
 }
 
 /// Why a Mail cannot be answered, or a message not be sent.
@@ -74,7 +79,12 @@ pub async fn reply(
         answers: Some(&mail),
         sizes: &sizes,
     })?;
-    let request = SendRequest { msg: prepared.msg, key: request.key, not_before: None };
+    let request = SendRequest {
+        msg: prepared.msg,
+        key: request.key,
+        not_before: None,
+        origin: request.origin,
+    };
     Ok(post_send(store, entry, request, now).await?)
 }
 
@@ -90,7 +100,7 @@ pub async fn send_new(
     message: NewMessage,
     now: Timestamp,
 ) -> Result<SendResult, ReplyError> {
-    let NewMessage { to, title, text, key } = message;
+    let NewMessage { to, title, text, key, origin } = message;
     let to = to.into_iter().map(Into::into).collect();
     let draft = Draft { to, ..draft(title, text, Some(key.clone())) };
     let prepared = draft.into_message(&DraftContext {
@@ -101,7 +111,7 @@ pub async fn send_new(
         answers: None,
         sizes: &BTreeMap::new(),
     })?;
-    let request = SendRequest { msg: prepared.msg, key: Some(key), not_before: None };
+    let request = SendRequest { msg: prepared.msg, key: Some(key), not_before: None, origin };
     Ok(post_send(store, entry, request, now).await?)
 }
 

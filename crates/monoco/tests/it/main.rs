@@ -7,6 +7,7 @@ mod all_networks;
 mod api;
 mod api_examples;
 mod api_reference;
+mod approvals;
 mod attacks;
 mod backup;
 mod beanstalkd_faults;

@@ -9,7 +9,7 @@ use crate::common::{Courier, PATIENCE, header, raw, until, wait_for};
 use crate::mcp_harness::{Wire, answering_config, facts, fenced, tokens};
 use crate::webhook_peer::{Receiver, config};
 
-const TOOLS: [&str; 14] = [
+const TOOLS: [&str; 15] = [
     "whoami",
     "list_mails",
     "wait_for_mail",
@@ -23,6 +23,7 @@ const TOOLS: [&str; 14] = [
     "finish_mail",
     "reply_to_mail",
     "message_status",
+    "withdraw",
     "send_message",
 ];
 
@@ -61,6 +62,12 @@ fn agent_waits_claims_reads_answers_and_finishes() {
     assert_eq!(sent["duplicate"], false, "{sent}");
     let again = courier.facts(&token, "reply_to_mail", answer);
     assert_eq!((&again["msg_id"], &again["duplicate"]), (&sent["msg_id"], &json!(true)));
+    let status = courier.facts(&token, "message_status", json!({"msg_id": sent["msg_id"]}));
+    assert_eq!(
+        (&status["state"], &status["approval"]["state"]),
+        (&json!("HELD"), &json!("PENDING"))
+    );
+    courier.approve_held(&sent);
     let received = receiver.next();
     let body: Value = serde_json::from_str(&received.body).unwrap();
     assert_eq!(
@@ -202,6 +209,48 @@ fn idempotency_keys_of_different_agents_do_not_collide() {
         let other = json!({"id": id, "text": "another text", "idempotency_key": "1"});
         let (code, message) = courier.tool_error(&token, "reply_to_mail", other);
         assert_eq!(code, "key_reused", "{message}");
+    }
+}
+
+#[test]
+fn held_message_can_be_withdrawn_by_its_sender_only() {
+    let receiver = Receiver::start();
+    let courier = Courier::start_configured(&answering_config(&receiver));
+    let id = courier.mail("room-1");
+    let [codex, claude] =
+        ["codex", "claude"].map(|name| courier.agent(name, "read,reply", "alpha"));
+    let answer = json!({"id": id, "text": "no", "idempotency_key": "1"});
+    let sent = courier.facts(&codex, "reply_to_mail", answer.clone());
+    let approval = json!({"approval": sent["approval"]["id"]});
+    let (code, _) = courier.tool_error(&claude, "withdraw", approval.clone());
+    assert_ne!(code, "bad_argument");
+    assert_eq!(courier.facts(&codex, "withdraw", approval.clone())["state"], "WITHDRAWN");
+    assert_eq!(courier.facts(&codex, "withdraw", approval)["state"], "WITHDRAWN", "again");
+    let status = courier.facts(&codex, "message_status", json!({"msg_id": sent["msg_id"]}));
+    assert_eq!(
+        (&status["state"], &status["approval"]["state"]),
+        (&json!("ARCHIVED"), &json!("WITHDRAWN"))
+    );
+    let again = courier.facts(&codex, "reply_to_mail", answer);
+    assert_eq!((&again["state"], &again["duplicate"]), (&json!("ANSWERED"), &json!(true)));
+    let (_, message) = courier.tool_error(&codex, "withdraw", json!({"approval": "apr"}));
+    assert!(message.contains("expected apr_"), "{message}");
+}
+
+#[test]
+fn locked_agent_reads_and_writes_nothing() {
+    let courier = Courier::start_configured(&config(50));
+    let id = courier.mail("room-1");
+    let token = courier.agent("codex", "read,claim,reply", "alpha");
+    courier.cli(&["halt", "--agent", "codex", "--lock"]).ok();
+    assert!(fenced(&courier.tool(&token, "read_mail", json!({"id": id}))).contains("about room-1"));
+    let halted = courier.facts(&token, "whoami", json!({}))["halted"].clone();
+    assert_eq!(halted, json!(["agent:codex"]));
+    for (tool, arguments) in [
+        ("claim_mail", json!({"id": id})),
+        ("reply_to_mail", json!({"id": id, "text": "x", "idempotency_key": "1"})),
+    ] {
+        assert_eq!(courier.tool_error(&token, tool, arguments).0, "locked", "{tool}");
     }
 }
 

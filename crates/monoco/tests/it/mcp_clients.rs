@@ -178,6 +178,7 @@ fn story(sdk: &str, transport: &str, mode: &str) {
     assert_eq!(sent["structuredContent"], facts(&sent));
     let msg_id = facts(&sent)["msg_id"].clone();
     assert_eq!(facts(&client.tool("reply_to_mail", answer))["duplicate"], true);
+    courier.get().approve_held(&facts(&sent));
     let body: Value = serde_json::from_str(&receiver.next().body).unwrap();
     assert_eq!(body["text"], "it is green");
     wait_for(|| {

@@ -37,6 +37,17 @@ impl Courier {
         self.cli(&args).ok().trim().to_owned()
     }
 
+    /// Approves the message that a tool has reported as HELD.
+    #[track_caller]
+    pub fn approve_held(&self, sent: &Value) {
+        assert_eq!(sent["state"], "HELD", "{sent}");
+        let next = "Not sent. A person decides. Do not send again; ask message_status.";
+        assert_eq!(sent["next"], next);
+        let id = sent["approval"]["id"].as_str().unwrap();
+        let approved = self.post(&format!("/api/v1/approvals/{id}/approve"), &json!({})).ok();
+        assert_eq!(approved["state"], "APPROVED", "{approved}");
+    }
+
     /// Posts a body to `/mcp` with a token and further headers.
     pub fn post_mcp(&self, token: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let mut all = vec![

@@ -32,6 +32,7 @@ use open::db_error;
 use writer::{DatabaseFile, Tx, Writer, WriterChannels};
 
 mod address_book;
+mod approvals;
 mod backup;
 mod boxes;
 mod bulk_index;
@@ -50,6 +51,7 @@ mod erasure;
 mod events;
 mod external_ids;
 mod files;
+mod halts;
 mod inbound;
 mod letters;
 mod mails;
@@ -139,6 +141,7 @@ impl SqliteStore {
             inbound_file: watch::channel(0).0,
             letter: watch::channel(0).0,
             email_task: watch::channel(0).0,
+            policy: watch::channel(Arc::default()).0,
             health: Mutex::new(StoreHealth::Ok),
             compaction: Mutex::new(None),
         });

@@ -11,7 +11,7 @@ use rusqlite::params;
 use super::damage::Db;
 use super::mails::StoredMail;
 use super::writer::Tx;
-use super::{SqliteStore, events, mails, rows, tokens};
+use super::{SqliteStore, approvals, events, mails, rows, tokens};
 use crate::{RetentionStore, StoreResult};
 
 // Names of rows in the table `progress`.
@@ -241,7 +241,9 @@ impl RetentionStore for SqliteStore {
                            AND seq < (SELECT max(seq) FROM events)
                          ORDER BY seq LIMIT ?2)
                 ";
-                rows::execute(tx.db, sql, params![day, rows::limit(limit)])
+                let purged = rows::execute(tx.db, sql, params![day, rows::limit(limit)])?;
+                approvals::purge(tx, limit)?;
+                Ok(purged)
             })
             .await
     }

@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use monoco_core::approval::policy::ApprovalPolicy;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use super::address_book::AddressCache;
@@ -45,6 +46,8 @@ pub(super) struct Tx<'c> {
     pub(super) db: &'c Db,
     pub(super) cache: &'c mut RowCache,
     pub(super) indexes: &'c mut BulkIndexes,
+    /// Decides which messages are held for approval.
+    pub(super) policy: Arc<ApprovalPolicy>,
     /// Published after the commit.
     pub(super) effects: CommitEffects,
     /// Second run of a batch: the writes of a rejected command are undone by a savepoint.
@@ -157,6 +160,7 @@ pub(super) struct WriterChannels {
     pub(super) inbound_file: watch::Sender<u64>,
     pub(super) letter: watch::Sender<u64>,
     pub(super) email_task: watch::Sender<u64>,
+    pub(super) policy: watch::Sender<Arc<ApprovalPolicy>>,
     pub(super) health: Mutex<StoreHealth>,
     /// The caller that waits until the database is compacted.
     pub(super) compaction: Mutex<Option<oneshot::Sender<StoreResult<()>>>>,
@@ -309,8 +313,10 @@ impl Writer {
         channels: Arc<WriterChannels>,
     ) -> std::io::Result<Self> {
         let (queue, commands) = mpsc::channel(MAX_QUEUED_COMMANDS);
+        let policy = channels.policy.subscribe();
         let thread = thread::Builder::new().name("store-writer".to_owned()).spawn(move || {
-            WriterThread { db, cache: RowCache::default(), indexes, wal }.run(commands, &channels);
+            let cache = RowCache::default();
+            WriterThread { db, cache, indexes, wal, policy }.run(commands, &channels);
         })?;
         Ok(Self { queue: Some(queue), thread: Some(thread) })
     }
@@ -374,6 +380,7 @@ struct WriterThread {
     cache: RowCache,
     indexes: BulkIndexes,
     wal: Arc<WalSize>,
+    policy: watch::Receiver<Arc<ApprovalPolicy>>,
 }
 
 impl WriterThread {
@@ -505,8 +512,9 @@ impl WriterThread {
     }
 
     fn tx(&mut self, savepoints: bool) -> Tx<'_> {
-        let Self { db, cache, indexes, .. } = self;
-        Tx { db, cache, indexes, effects: CommitEffects::default(), savepoints }
+        let Self { db, cache, indexes, policy, .. } = self;
+        let policy = Arc::clone(&policy.borrow());
+        Tx { db, cache, indexes, policy, effects: CommitEffects::default(), savepoints }
     }
 }
 

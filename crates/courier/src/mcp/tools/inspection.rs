@@ -8,9 +8,11 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::ToolContext;
+use super::sending::{HELD_NEXT, approval_facts};
 use crate::api::error::ApiError;
 use crate::api::trace::trace_of;
-use crate::api::{ids, views, visibility};
+use crate::api::views::approvals::ApprovalSummary;
+use crate::api::{halts, ids, views, visibility};
 use crate::mcp::budget::shorten;
 use crate::mcp::result::{ToolError, ToolResult};
 
@@ -43,6 +45,8 @@ pub struct MessageStatusArgs {
 pub async fn whoami(context: ToolContext<'_>, _: WhoamiArgs) -> Result<ToolResult, ToolError> {
     let agent = context.agent;
     let counts = context.api.store.counts().await?;
+    let halts = halts::halts(context.api).await?;
+    let halts: Vec<_> = halts.into_iter().map(|halt| halt.scope).collect();
     let deliveries = counts.deliveries.iter().filter(|(_, count)| **count > 0);
     let deliveries: Map<String, Value> =
         deliveries.map(|(state, count)| (state.as_str().to_owned(), json!(count))).collect();
@@ -53,6 +57,7 @@ pub async fn whoami(context: ToolContext<'_>, _: WhoamiArgs) -> Result<ToolResul
         "scopes": agent.scopes.names(),
         "waiting_mails": counts.waiting_mails,
         "dead_mails": counts.dead_claims,
+        "halted": halts,
         "deliveries": deliveries,
     })))
 }
@@ -70,12 +75,15 @@ pub async fn message_status(
     let in_chain = trace.deliveries.is_empty() && !trace.letters.is_empty();
     let (state, next) = combined(&states, in_chain);
     let deliveries = trace.deliveries.iter().take(MAX_LISTED);
-    let facts = json!({
+    let mut facts = json!({
         "msg_id": msg_id,
         "state": state,
         "next": next,
         "deliveries": deliveries.clone().map(delivery_facts).collect::<Vec<_>>(),
     });
+    if let Some(approval) = context.api.store.approval_of(msg_id).await? {
+        facts["approval"] = approval_facts(&ApprovalSummary::from(&approval));
+    }
     let failures: Vec<_> = deliveries.filter_map(failure_line).collect();
     Ok(match failures.is_empty() {
         true => ToolResult::new(facts),
@@ -92,7 +100,7 @@ fn combined(states: &[SendState], in_chain: bool) -> (&'static str, &'static str
         return ("CHAIN", "passes the outbound chain; ask again later");
     }
     if has(SendState::Held) {
-        return ("HELD", "Not sent. A person decides. Do not send again; ask message_status.");
+        return ("HELD", HELD_NEXT);
     }
     if has(SendState::Uncertain) {
         return ("UNCERTAIN", "it may have arrived; a person decides. Do not send again");

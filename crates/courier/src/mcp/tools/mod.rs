@@ -6,7 +6,7 @@
 //! | `mails.rs` | list_mails, wait_for_mail, search |
 //! | `reading.rs` | read_mail, read_thread, read_attachment |
 //! | `claims.rs` | claim_mail, renew_claim, finish_mail |
-//! | `sending.rs` | reply_to_mail, send_message |
+//! | `sending.rs` | reply_to_mail, send_message, withdraw |
 //!
 //! A tool calls the functions that the HTTP API calls. It takes the sender, the workspace and the
 //! holder of claims from the token, never from its arguments.
@@ -24,7 +24,7 @@ use super::agent::McpAgent;
 use super::budget::shorten;
 use super::result::{ToolError, ToolResult};
 use crate::api::error::ApiError;
-use crate::api::{Api, ids};
+use crate::api::{self, Api, ids};
 
 mod claims;
 mod inspection;
@@ -45,7 +45,7 @@ pub struct ToolContext<'a> {
 enum ToolEffect {
     /// Changes nothing.
     Reads,
-    /// Changes claims, inside this hub.
+    /// Changes the state of Mails and own messages, inside this hub.
     Claims,
     /// Sends messages to people outside.
     Sends,
@@ -114,6 +114,11 @@ pub async fn call(
     {
         return Some(Err(missing_scope(context.agent, name, scope)));
     }
+    if tool.effect != ToolEffect::Reads
+        && let Err(locked) = api::check_lock(context.api, Some(&context.agent.caller)).await
+    {
+        return Some(Err(locked.into()));
+    }
     Some(run(context, name, arguments.into()).await)
 }
 
@@ -136,6 +141,7 @@ async fn run(
         "finish_mail" => claims::finish(context, parse(arguments)?).await,
         "reply_to_mail" => sending::reply(context, parse(arguments)?).await,
         "message_status" => inspection::message_status(context, parse(arguments)?).await,
+        "withdraw" => sending::withdraw(context, parse(arguments)?).await,
         "send_message" => sending::send(context, parse(arguments)?).await,
         _ => Err(ToolError::new("unknown_tool", format!("there is no tool {name:?}"))),
     }
@@ -212,6 +218,7 @@ mod tests {
             "finish_mail" => error::<claims::FinishMailArgs>(),
             "reply_to_mail" => error::<sending::ReplyToMailArgs>(),
             "message_status" => error::<inspection::MessageStatusArgs>(),
+            "withdraw" => error::<sending::WithdrawArgs>(),
             "send_message" => error::<sending::SendMessageArgs>(),
             _ => panic!("{name} has no arguments"),
         };
@@ -223,7 +230,7 @@ mod tests {
     fn definitions_name_the_arguments_that_their_tools_accept() {
         let tools: Vec<ToolDefinition> =
             serde_json::from_str(include_str!("../tools.json")).unwrap();
-        assert_eq!(tools.len(), 14);
+        assert_eq!(tools.len(), 15);
         for tool in &tools {
             let defined: BTreeSet<_> = tool.properties.keys().cloned().collect();
             assert_eq!(accepted(&tool.name), defined, "{}", tool.name);
