@@ -359,7 +359,7 @@ mod tests {
         let error = rejected.clone().apply(ApprovalStep::Approve, "bob", at(9)).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the approval is REJECTED already, by ann at 1970-01-01T00:00:01Z; nothing was changed"
+            "the approval is REJECTED already, by ann at 1970-01-01T00:00:01.000Z; nothing was changed"
         );
         let again = rejected.clone().apply(ApprovalStep::Reject { reason: None }, "bob", at(9));
         assert_eq!(again, Ok(rejected), "the first answer stays");
@@ -367,7 +367,7 @@ mod tests {
             approval_in(ApprovalState::Pending).apply(ApprovalStep::Approve, "bob", at(100));
         assert_eq!(
             expired.unwrap_err().to_string(),
-            "the approval is EXPIRED already, at 1970-01-01T00:01:40Z; nothing was changed"
+            "the approval is EXPIRED already, at 1970-01-01T00:01:40.000Z; nothing was changed"
         );
     }
 
