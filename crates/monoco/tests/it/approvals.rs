@@ -76,7 +76,6 @@ fn five_entries_are_held_and_nothing_is_delivered() {
     write_draft(hub.home(), "by draft");
     let letter = json!({"from": ME, "to": [BOB], "data": "by letter"});
     hub.post("/api/v1/letters", &letter).ok();
-    hub.cli(&["mailbox", "list", "--global"]).ok();
     let texts = wait_for(|| {
         let pending = approvals(&hub, "PENDING");
         let mut texts: Vec<_> =

@@ -186,7 +186,9 @@ async fn call_store(store: &dyn Store, model: &StoreModel, call: &StoreCall) -> 
                     format!("{duplicate} {:?}", ways.collect::<BTreeMap<_, _>>())
                 }
                 Ok(SendResult::BlockedAuthor { .. }) => "blocked author".to_owned(),
-                Ok(chained @ SendResult::Chained { .. }) => panic!("{chained:?}"),
+                Ok(other @ (SendResult::Held { .. } | SendResult::Chained { .. })) => {
+                    panic!("{other:?}")
+                }
                 Err(error) => describe_error(&error),
             }
         }

@@ -506,9 +506,10 @@ impl ApprovalStore for SqliteStore {
     async fn decisions(
         &self,
         since: Timestamp,
-        page: PageRequest,
+        after: Option<i64>,
+        limit: usize,
     ) -> StoreResult<Page<StoredDecision>> {
-        self.read(move |db| decisions::list(db, since, &page)).await
+        self.read(move |db| decisions::list(db, since, after, limit)).await
     }
 
     async fn decision_of(&self, msg_id: ObjId) -> StoreResult<Option<StoredDecision>> {
