@@ -61,6 +61,7 @@ mod objects;
 mod records;
 mod retention;
 mod sessions;
+mod sql;
 pub mod sqlite;
 mod status;
 mod tokens;
@@ -96,6 +97,7 @@ pub use records::{
 };
 pub use retention::RetentionStore;
 pub use sessions::{SessionEntry, SessionStore, SessionSummary};
+pub use sql::SqlStore;
 pub use status::{StatusStore, StoreCounts, StoreHealth};
 pub use tokens::TokenStore;
 

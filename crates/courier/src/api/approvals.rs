@@ -193,8 +193,20 @@ pub async fn withdraw(
     path: PathParams,
     OptionalJsonBody(AnswerBody { revision }): OptionalJsonBody<AnswerBody>,
 ) -> Result<axum::Json<ApprovalView>, ApiError> {
-    check_own(&caller, &api.store.approval(approval_id(&path)?).await?)?;
-    answer(&api, &caller, &path, ApprovalStep::Withdraw, revision).await
+    let approval = withdraw_own(&api, &caller, approval_id(&path)?, revision).await?;
+    Ok(axum::Json(view(&api, &approval).await?))
+}
+
+/// Withdraws a message that the caller has sent.
+pub async fn withdraw_own(
+    api: &Api,
+    caller: &Caller,
+    id: ApprovalId,
+    revision: Option<i64>,
+) -> Result<Approval, ApiError> {
+    check_own(caller, &api.store.approval(id).await?)?;
+    let (step, now) = (ApprovalStep::Withdraw, api.clock.now());
+    Ok(api.store.answer_approval(id, step, caller.name(), revision, now).await?)
 }
 
 /// Send an edited message in place of a held one

@@ -25,6 +25,7 @@ use serde_json::{Map, Value, json};
 
 use super::input::BODY_TIMEOUT;
 use crate::center::CenterError;
+use crate::center::reply::ReplyError;
 use crate::config::ConfigError;
 use crate::courier::file_projector::ProjectorError;
 use crate::courier::forget::ForgetError;
@@ -143,6 +144,20 @@ impl ApiError {
              raise max_mb_per_day of the tunnel"
         );
         Self::new(StatusCode::TOO_MANY_REQUESTS, "over_quota", message).with("retry_after_s", secs)
+    }
+
+    /// The errors of claims have codes of their own.
+    pub fn of_claim(error: StoreError) -> Self {
+        match &error {
+            StoreError::LeaseLost(LeaseLost::Held(lease)) => Self::claimed(lease),
+            StoreError::InvalidTransition(wrong) => match wrong.from {
+                "COMPLETED" => Self::completed(),
+                "DEADLETTER" => Self::dead(),
+                "NEW" => Self::not_claimed(),
+                _ => error.into(),
+            },
+            _ => error.into(),
+        }
     }
 
     /// Another agent of the workspace holds the Mail.
@@ -485,6 +500,18 @@ impl From<StoreError> for ApiError {
     }
 }
 
+impl From<ReplyError> for ApiError {
+    fn from(error: ReplyError) -> Self {
+        match error {
+            ReplyError::Store(error) => error.into(),
+            ReplyError::Invalid(error) => Self::bad_field("text", error),
+            ReplyError::Unreadable(id, why) => {
+                StoreError::Damaged { what: "Mail", detail: format!("{id}: {why}") }.into()
+            }
+        }
+    }
+}
+
 impl From<CenterError> for ApiError {
     fn from(error: CenterError) -> Self {
         let message = error.to_string();
@@ -519,7 +546,7 @@ impl IntoResponse for ApiError {
             response.headers_mut().insert(axum::http::header::RETRY_AFTER, secs.into());
         }
         if status == StatusCode::UNAUTHORIZED && code.ends_with("_token") {
-            let bearer = axum::http::HeaderValue::from_static("Bearer");
+            let bearer = axum::http::HeaderValue::from_static("Bearer realm=\"monoco\"");
             response.headers_mut().insert(axum::http::header::WWW_AUTHENTICATE, bearer);
         }
         response

@@ -29,10 +29,11 @@ use caller::{AgentTokens, Caller};
 use error::ApiError;
 pub use forget::FORGET_PATH;
 pub use mails::REBUILD_PATH;
+pub use mcp::MCP_PATH;
 pub use metrics::ApiMetrics;
 
 mod access;
-mod approvals;
+pub mod approvals;
 mod batch;
 mod body_reader;
 mod boxes;
@@ -46,15 +47,16 @@ pub mod error;
 mod events;
 mod forget;
 pub mod guard;
-mod halts;
+pub mod halts;
 mod health;
-mod ids;
-mod input;
+pub mod ids;
+pub mod input;
 #[cfg(test)]
 mod json_layout;
 mod letters;
 mod mails;
-mod messages;
+mod mcp;
+pub mod messages;
 mod metrics;
 #[cfg(test)]
 mod openapi;
@@ -63,10 +65,10 @@ pub mod server;
 mod sessions;
 mod submission;
 pub mod token;
-mod trace;
+pub mod trace;
 mod tunnels;
 pub mod views;
-mod visibility;
+pub mod visibility;
 pub mod webhooks;
 
 /// What handlers work with. One value is shared by all requests.
@@ -92,7 +94,7 @@ pub struct Api {
 pub type SharedApi = Arc<Api>;
 
 impl Api {
-    fn claims(&self) -> ClaimsConfig {
+    pub fn claims(&self) -> ClaimsConfig {
         self.config.borrow().claims
     }
 }
@@ -232,6 +234,8 @@ pub fn router(api: Api) -> Router {
     let openapi = async || ([(header::CONTENT_TYPE, "application/json")], OPENAPI_JSON);
     routes()
         .route("/api/openapi.json", axum::routing::get(openapi))
+        // Every token may use it; the tools check their scopes.
+        .route(mcp::MCP_PATH, mcp::methods())
         .fallback(async || ApiError::no_route())
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .layer(middleware::from_fn_with_state(Arc::clone(&api), observe))
@@ -241,8 +245,8 @@ pub fn router(api: Api) -> Router {
 }
 
 /// Rejects the writes of an agent that is halted and locked.
-async fn check_lock(api: &Api, writer: Option<Caller>) -> Result<(), ApiError> {
-    let Some(agent) = writer.as_ref().and_then(Caller::agent) else { return Ok(()) };
+pub async fn check_lock(api: &Api, writer: Option<&Caller>) -> Result<(), ApiError> {
+    let Some(agent) = writer.and_then(Caller::agent) else { return Ok(()) };
     match api.store.halts().await?.lock_of(agent.name.as_str()) {
         Some(halt) => Err(ApiError::locked(halt)),
         None => Ok(()),
@@ -255,9 +259,10 @@ async fn observe(State(api): State<SharedApi>, request: Request, next: Next) -> 
     let route = route.as_ref().map_or("none", axum::extract::MatchedPath::as_str);
     let limit = server::handler_timeout(route);
     let caller = request.extensions().get::<Caller>().cloned();
-    let writer = caller.filter(|_| !request.method().is_safe());
+    // Each tool of MCP says by itself whether it writes.
+    let writer = caller.filter(|_| !request.method().is_safe() && route != MCP_PATH);
     let handled = async {
-        match check_lock(&api, writer).await {
+        match check_lock(&api, writer.as_ref()).await {
             Ok(()) => next.run(request).await,
             Err(locked) => locked.into(),
         }

@@ -31,6 +31,7 @@ mod failure;
 mod forget;
 mod halt;
 mod mailbox;
+mod mcp;
 mod message;
 mod output;
 mod pipeline;
@@ -125,6 +126,12 @@ enum CliCommand {
     /// Print or replace the owner's token, and manage the tokens of agents
     #[command(subcommand)]
     Token(token::TokenCommand),
+    /// Serve an MCP client over stdin and stdout
+    ///
+    /// Forwards JSON-RPC messages to the running courier, with the token of the agent in the
+    /// environment variable MONOCO_TOKEN. Example of a command for an MCP client:
+    /// claude mcp add monoco --env MONOCO_TOKEN=$TOKEN -- monoco mcp
+    Mcp,
     /// Check the installation and print what to fix
     ///
     /// Checks config, permissions, disk, clock, ports, the courier, its store, tunnels and
@@ -271,6 +278,7 @@ fn run(cli: Cli, format: OutputFormat) -> Result<(), CliError> {
         CliCommand::Events(args) => block_on(events::run(&context, args)),
         CliCommand::Trace(args) => block_on(trace::run(&context, args)),
         CliCommand::Token(command) => block_on(token::run(&context, command)),
+        CliCommand::Mcp => block_on(mcp::run(&context)),
         CliCommand::Doctor => block_on(doctor::run(&context)),
         CliCommand::Backup(args) => backup::run(&context, &args),
         CliCommand::Restore(args) => block_on(restore::run(&context, &args)),

@@ -39,14 +39,6 @@ CREATE TABLE contact_names (
     PRIMARY KEY (name, party)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX contact_names_by_party ON contact_names (party);
-CREATE TRIGGER contact_names_replace AFTER UPDATE OF names ON parties BEGIN
-    DELETE FROM contact_names WHERE party = old.id;
-    INSERT OR IGNORE INTO contact_names (name, party)
-    SELECT lower(value), new.id FROM json_each(new.names);
-END;
-CREATE TRIGGER contact_names_remove AFTER DELETE ON parties BEGIN
-    DELETE FROM contact_names WHERE party = old.id;
-END;
 
 CREATE TABLE tunnels (
     party      INTEGER PRIMARY KEY,         -- parties.id of the tunnel's DID

@@ -186,7 +186,7 @@ async fn call_store(store: &dyn Store, model: &StoreModel, call: &StoreCall) -> 
                     format!("{duplicate} {:?}", ways.collect::<BTreeMap<_, _>>())
                 }
                 Ok(SendResult::BlockedAuthor { .. }) => "blocked author".to_owned(),
-                Ok(other @ (SendResult::Held { .. } | SendResult::Chained { .. })) => {
+                Ok(other @ (SendResult::Chained { .. } | SendResult::Held { .. })) => {
                     panic!("{other:?}")
                 }
                 Err(error) => describe_error(&error),
