@@ -205,7 +205,7 @@ pub(super) fn list(
 ) -> StoreResult<Page<StoredDecision>> {
     let page = PageRequest { beyond: after, limit, newest_first: false };
     // Later decisions have larger numbers, so that one seek finds the start.
-    let first = rows::optional(db, FIRST_SINCE, [since.ms()], |row| row.get::<_, i64>(0))?;
+    let first = rows::optional(db, FIRST_SINCE, [since.ms()], |row| row.get::<i64>(0))?;
     let Some(first) = first else { return Ok(rows::page(Vec::new(), &page)) };
     let start = after.unwrap_or(i64::MIN).max(first - 1);
     let sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE d.seq > ?1 ORDER BY d.seq");
