@@ -25,6 +25,7 @@ use sha2::{Digest, Sha256};
 use crate::claim::Workspace;
 use crate::delivery::SendState;
 use crate::did::{Did, InvalidDid, TunnelId};
+use crate::event::Event;
 use crate::filter::nearest;
 use crate::hex;
 use crate::lease::Holder;
@@ -134,7 +135,12 @@ pub enum TokenViolation {
     )]
     MissingScope { agent: AgentName, needed: Vec<Scope> },
     #[error("the token {agent} sends as {own}, not as {found}; omit the sender or use {own}")]
-    ForgedSender { agent: AgentName, own: Did, found: Did },
+    ForgedSender { agent: AgentName, own: Did, found: String },
+    #[error(
+        "the token {agent} cannot submit whole e-mails, because their header can name any sender; \
+         submit the text as JSON"
+    )]
+    WholeMail { agent: AgentName },
     #[error(
         "the token {agent} is for workspace {:?}, found {:?}; omit the workspace",
         .own.as_str(), .found.as_str()
@@ -348,8 +354,13 @@ impl AgentToken {
         if *found == self.did || is_behind_tunnel() {
             return Ok(());
         }
-        let (agent, own, found) = (self.name.clone(), self.did.clone(), found.clone());
-        Err(TokenViolation::ForgedSender { agent, own, found })
+        Err(self.forged_sender(found.as_str()))
+    }
+
+    /// The error for a message of another author.
+    pub fn forged_sender(&self, found: &str) -> TokenViolation {
+        let (agent, own) = (self.name.clone(), self.did.clone());
+        TokenViolation::ForgedSender { agent, own, found: found.chars().take(200).collect() }
     }
 
     /// The workspace of a claim: always the token's.
@@ -395,6 +406,14 @@ impl AgentToken {
         }
     }
 
+    /// Whether the agent may see an event: about a Mail, about itself, or with the scope operate
+    /// any.
+    pub fn can_see_event(&self, event: &Event) -> bool {
+        self.scopes.contains(Scope::Operate)
+            || event.owner.as_ref() == Some(&self.did)
+            || event.detail["mail"].is_string()
+    }
+
     /// Checks that the agent may use the boxes of `owner`.
     ///
     /// # Errors
@@ -435,6 +454,8 @@ impl From<AgentName> for Holder {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn token(scopes: &str, did: &str) -> AgentToken {
@@ -570,6 +591,28 @@ mod tests {
         assert_eq!(agent.check_box(&own), Ok(()));
         assert!(matches!(agent.check_box(&other), Err(TokenViolation::ForeignBox { .. })));
         assert_eq!(token("operate", own.as_str()).check_box(&other), Ok(()));
+    }
+
+    #[test]
+    fn events_of_others_need_the_scope_operate() {
+        let event = |owner: Option<&str>, detail| Event {
+            seq: 1,
+            at: Timestamp::from_ms(0),
+            kind: crate::event::EventKind::Posted,
+            msg_id: None,
+            record_id: None,
+            owner: owner.map(did),
+            detail,
+        };
+        let own = event(Some("did:monoco:codex"), json!({}));
+        let of_mail = event(None, json!({"mail": "lark_0"}));
+        let others = [event(Some("did:monoco:me"), json!({})), event(None, json!({"mail": 1}))];
+        let agent = token("read", "did:monoco:codex");
+        assert!(agent.can_see_event(&own) && agent.can_see_event(&of_mail));
+        let operator = token("operate", "did:monoco:ops");
+        for other in others {
+            assert!(!agent.can_see_event(&other) && operator.can_see_event(&other), "{other:?}");
+        }
     }
 
     #[test]

@@ -452,10 +452,10 @@ fn start_listeners(
         api: api_listeners, webhooks: webhook_listeners, socket, address, token, ..
     } = listeners;
     let router = api::router(api);
-    let guard = RequestGuard::new(address, Arc::clone(&token), agents);
-    let on_socket = caller::as_owner(api::token::with_rotation(router.clone(), token));
+    let guard = RequestGuard::new(address, Arc::clone(&token), Arc::clone(&agents));
+    let on_socket = api::token::with_socket_routes(router.clone(), token, agents);
     let routers = [
-        (vec![socket], on_socket),
+        (vec![socket], caller::as_owner(on_socket)),
         (api_listeners, guard::protect(router, guard)),
         (webhook_listeners, api::webhooks::router(webhooks)),
     ];

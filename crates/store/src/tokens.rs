@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use monoco_core::mail::MailId;
+use monoco_core::object::ObjId;
 use monoco_core::time::Timestamp;
 use monoco_core::token::{AgentName, AgentRead, AgentToken, NewAgentToken, TokenHash};
 
@@ -49,6 +50,14 @@ pub trait TokenStore: Send + Sync {
         &self,
         agent: &AgentName,
         mail: &MailId,
+        now: Timestamp,
+    ) -> StoreResult<()>;
+
+    /// Records that an agent has read a message, when the message is a Mail.
+    async fn record_message_read(
+        &self,
+        agent: &AgentName,
+        msg_id: ObjId,
         now: Timestamp,
     ) -> StoreResult<()>;
 

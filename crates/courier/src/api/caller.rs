@@ -9,11 +9,17 @@ use std::time::Duration;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::{Extension, Router};
-use monoco_core::token::{AgentName, AgentToken, Scope, TokenHash};
+use monoco_core::claim::Workspace;
+use monoco_core::did::Did;
+use monoco_core::lease::{Holder, Lease, LeaseLost};
+use monoco_core::object::MsgObject;
+use monoco_core::token::{AgentName, AgentToken, NewAgentToken, Scope, TokenHash, TokenViolation};
 use monoco_store::{SharedStore, StoreResult};
+use serde_json::Value;
 use tokio::sync::watch;
 
 use super::error::ApiError;
+use super::input;
 use crate::clock::Clock;
 
 /// How often a stream checks whether its token was revoked, when it gets no hint.
@@ -39,6 +45,62 @@ impl Caller {
     pub fn has_scope(&self, scope: Scope) -> bool {
         self.agent().is_none_or(|token| token.scopes.contains(scope))
     }
+
+    /// The workspace of a claim: that of the agent's token. The owner may name any; default
+    /// `shared`.
+    pub fn claim_workspace(&self, asked: Option<Workspace>) -> Result<Workspace, TokenViolation> {
+        match self.agent() {
+            Some(token) => token.claim_workspace(asked),
+            None => Ok(asked.unwrap_or_else(Workspace::shared)),
+        }
+    }
+
+    /// The workspace whose claims are shown or changed by hand.
+    pub fn shown_workspace(&self, asked: Option<Workspace>) -> Result<Workspace, TokenViolation> {
+        match self.agent() {
+            Some(token) => token.shown_workspace(asked),
+            None => Ok(asked.unwrap_or_else(Workspace::shared)),
+        }
+    }
+
+    /// The name of a caller that takes or shows a lease: that of the agent. `name` is what the
+    /// request says.
+    pub fn holder(&self, name: Option<String>) -> Result<Holder, ApiError> {
+        match self.agent() {
+            Some(token) => Ok(token.claim_holder(name.as_deref())?),
+            None => input::holder(name),
+        }
+    }
+
+    /// Checks that the caller may use the boxes of `owner`.
+    pub fn check_box(&self, owner: &Did) -> Result<(), TokenViolation> {
+        self.agent().map_or(Ok(()), |token| token.check_box(owner))
+    }
+
+    /// Rejects an agent that shows a lease of another holder. The store checks only the epoch
+    /// when a request has one, and an epoch can be guessed.
+    pub fn check_lease(&self, lease: Option<&Lease>) -> Result<(), LeaseLost> {
+        match (self.agent(), lease) {
+            (Some(token), Some(lease)) if lease.holder.as_str() != token.name.as_str() => {
+                Err(LeaseLost::Held(lease.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks the author of a message; `source` is the author of a group message.
+    pub fn check_sender(&self, msg: &MsgObject) -> Result<(), TokenViolation> {
+        let Some(token) = self.agent() else { return Ok(()) };
+        token.check_sender(&msg.from)?;
+        msg.source.as_ref().map_or(Ok(()), |source| token.check_sender(source))
+    }
+
+    /// Sets the sender of a message or letter that has none to that of the agent.
+    pub fn fill_sender(&self, message: &mut Value) {
+        if let (Some(token), Value::Object(fields)) = (self.agent(), message) {
+            fields.entry("from").or_insert_with(|| token.did.as_str().into());
+        }
+    }
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Caller {
@@ -55,7 +117,7 @@ pub fn as_owner(router: Router) -> Router {
     router.layer(Extension(Caller::Owner))
 }
 
-/// Finds and revokes the tokens of agents.
+/// Creates, finds and revokes the tokens of agents.
 pub struct AgentTokens {
     store: SharedStore,
     clock: Clock,
@@ -86,6 +148,17 @@ impl AgentTokens {
             tracing::warn!(agent = %token.name, %error, "cannot store the last use of a token");
         }
         Ok(Arc::new(token))
+    }
+
+    /// Stores a new token.
+    ///
+    /// # Errors
+    ///
+    /// When an agent with this name has a valid token, or the store fails.
+    pub async fn add(&self, token: NewAgentToken, secret: TokenHash) -> StoreResult<AgentToken> {
+        let token = self.store.add_token(token, secret, self.clock.now()).await?;
+        tracing::info!(agent = %token.name, scopes = %token.scopes, "token created");
+        Ok(token)
     }
 
     /// Revokes a token and ends the streams that were opened with it.

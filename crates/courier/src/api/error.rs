@@ -94,6 +94,12 @@ impl ApiError {
         Self::new(StatusCode::UNAUTHORIZED, "revoked_token", message)
     }
 
+    /// Only the owner may use the route.
+    pub fn owner_only() -> Self {
+        let message = "tokens of agents cannot use this route; only the owner's token can";
+        Self::new(StatusCode::FORBIDDEN, "missing_scope", message).with("scope", "owner")
+    }
+
     /// The new token cannot be written; the previous one is still valid.
     pub fn token_not_written(error: &HomeError) -> Self {
         let message = format!("token not rotated: {error}");
@@ -263,6 +269,7 @@ impl From<TokenViolation> for ApiError {
             TokenViolation::ForgedSender { own, .. } => {
                 new("forged_sender").with("expected", own.as_str())
             }
+            TokenViolation::WholeMail { .. } => new("forged_sender"),
             TokenViolation::ForeignWorkspace { own, .. } => {
                 new("foreign_workspace").with("expected", own.as_str())
             }

@@ -6,7 +6,7 @@
 //! it), and the token.
 //!
 //! The token is the owner's, or that of an agent: then the request gets the agent's
-//! [`super::caller::Caller`], and `access.rs` checks what the agent may do.
+//! [`super::caller::Caller`], and [`super::access`] checks what the agent may do.
 //!
 //! Only `/health` needs no token, and then shows only the status. It is compared with the path
 //! before decoding, so that no other spelling of it is exempt.
@@ -49,10 +49,6 @@ enum Credential {
     /// The token of an agent, which is not checked yet.
     AgentToken(TokenHash),
 }
-
-/// Marks a request to `/health` without a token.
-#[derive(Clone, Copy, Debug)]
-pub struct WithoutToken;
 
 impl RequestGuard {
     /// The guard of a courier that listens on `address`.
@@ -141,7 +137,6 @@ async fn check(
         }
     };
     if credential == Credential::Missing {
-        request.extensions_mut().insert(WithoutToken);
         let mut response = next.run(request).await;
         server::close(&mut response);
         return response;

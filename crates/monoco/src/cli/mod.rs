@@ -109,7 +109,7 @@ enum CliCommand {
     Events(events::EventsArgs),
     /// Show the history of one message, found by any of its ids
     Trace(trace::TraceArgs),
-    /// Print or replace the token for API requests
+    /// Print or replace the owner's token, and manage the tokens of agents
     #[command(subcommand)]
     Token(token::TokenCommand),
     /// Check the installation and print what to fix

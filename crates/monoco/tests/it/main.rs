@@ -79,6 +79,7 @@ mod telegram;
 mod telegram_faults;
 mod terminal;
 mod tidy;
+mod tokens;
 mod tour;
 mod translations;
 mod try_worker;

@@ -112,6 +112,9 @@ pub(crate) async fn first_read_of_each_agent_is_recorded(store: &dyn Store) {
     ] {
         store.record_read(&agent(name), mail, at(now)).await.unwrap();
     }
+    let msg_id = store.mail(&ids[1], &Workspace::shared()).await.unwrap().entry.msg_id;
+    store.record_message_read(&agent("codex"), msg_id, at(15)).await.unwrap();
+    store.record_message_read(&agent("claude"), msg_id, at(16)).await.unwrap();
     let events = store.events(before, 100).await.unwrap();
     let reads: Vec<_> = events
         .iter()
@@ -122,7 +125,7 @@ pub(crate) async fn first_read_of_each_agent_is_recorded(store: &dyn Store) {
             (text("agent"), text("mail"), event.at)
         })
         .collect();
-    let expected = [("codex", 0, 10), ("claude", 0, 12), ("codex", 1, 13)]
+    let expected = [("codex", 0, 10), ("claude", 0, 12), ("codex", 1, 13), ("claude", 1, 16)]
         .map(|(name, mail, now)| (name.to_owned(), ids[mail].to_string(), at(now)));
     assert_eq!(reads, expected);
 
@@ -141,6 +144,10 @@ pub(crate) async fn first_read_of_each_agent_is_recorded(store: &dyn Store) {
     assert_eq!(store.agent_reads(&agent("other"), at(0), 10).await.unwrap(), []);
 
     let unknown = MailId::of("lark", &tunnel_id("lark"), "unknown");
+    dispatch_text(store, "no Mail").await;
+    let other = chat("ann", &["bob"], "no Mail").id();
+    store.record_message_read(&agent("codex"), other, at(20)).await.unwrap();
+    assert_eq!(store.agent_reads(&agent("codex"), at(0), 10).await.unwrap(), all);
     let missing = store.record_read(&agent("codex"), &unknown, at(20)).await;
     assert_matches!(missing, Err(StoreError::Missing { what: "Mail", .. }));
 }

@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use monoco_core::claim::Workspace;
 use monoco_core::event::EventKind;
 use monoco_core::mail::{MailId, Trust};
+use monoco_core::object::ObjId;
 use monoco_core::time::Timestamp;
 use monoco_core::token::{
     AgentName, AgentRead, AgentToken, NewAgentToken, TokenHash, is_use_stored,
@@ -16,7 +17,7 @@ use super::events::{self, EventSubject};
 use super::mails::StoredMail;
 use super::rows::{self, parsed};
 use super::writer::Tx;
-use super::{SqliteStore, mails};
+use super::{SqliteStore, mails, objects};
 use crate::{StoreError, StoreResult, TokenStore};
 
 const COLUMNS: &str = "name, scopes, workspace, did, created_at, last_used_at, revoked_at";
@@ -213,6 +214,22 @@ impl TokenStore for SqliteStore {
             return Ok(());
         }
         self.writer.run(move |tx| record(tx, &agent, &mail, now)).await
+    }
+
+    async fn record_message_read(
+        &self,
+        agent: &AgentName,
+        msg_id: ObjId,
+        now: Timestamp,
+    ) -> StoreResult<()> {
+        let mail = self.read_by_hash(move |db, recent| {
+            let object = objects::seq_of(db, recent, &msg_id)?;
+            Ok(mails::of_object(db, object)?.map(|mail| mail.entry.id))
+        });
+        match mail.await? {
+            Some(mail) => self.record_read(agent, &mail, now).await,
+            None => Ok(()),
+        }
     }
 
     async fn agent_reads(
