@@ -114,7 +114,7 @@ function View({ route }) {
   return html`<${loaded.Component} key=${`${name}/${route.id}`} route=${route} />`;
 }
 
-/** @param {{live: boolean}} props */
+/** @param {{live: boolean | null}} props */
 function Frame({ live }) {
   const route = useRoute();
   const counts = useCounts();
@@ -141,7 +141,7 @@ function Frame({ live }) {
         </a>`)}
       </nav>
       <div class="side-end">
-        <p class="live ${live ? 'on' : 'off'}" role="status">${live ? t('live') : t('not_live')}</p>
+        <p class="live ${live === false ? 'off' : 'on'}" role="status">${live === null ? t('connecting') : live ? t('live') : t('not_live')}</p>
         <button onClick=${() => setHelp(true)}>${t('keys')} <kbd>?</kbd></button>
         <${ThemeButton} />
         <button lang=${language === 'zh' ? 'en' : 'zh'} onClick=${() => setLanguage(language === 'zh' ? 'en' : 'zh')}>
@@ -157,7 +157,7 @@ function Frame({ live }) {
 
 function App() {
   const [status, setStatus] = useState(/** @type {'starting' | 'ready' | 'logged_out' | 'failed'} */ ('starting'));
-  const [live, setLive] = useState(false);
+  const [live, setLive] = useState(/** @type {boolean | null} */ (null));
   const [error, setError] = useState(/** @type {Error | null} */ (null));
   const start = async () => {
     setError(null);

@@ -4,7 +4,7 @@ export const en = {
   // Frame
   views: 'Views', view_inbox: 'Inbox', view_mail: 'Mail', view_conversations: 'Conversations', view_approvals: 'Approvals',
   view_dead: 'Dead letters', view_pipeline: 'Pipeline', view_trace: 'Trace', view_health: 'Health', view_agents: 'Agents',
-  skip: 'Skip to content', live: 'Live', not_live: 'Reconnecting …', theme_light: 'Light theme', theme_dark: 'Dark theme',
+  skip: 'Skip to content', connecting: 'Connecting …', live: 'Live', not_live: 'Reconnecting …', theme_light: 'Light theme', theme_dark: 'Dark theme',
   keys: 'Keys', close: 'Close', cancel: 'Cancel', back: 'Back', loading: 'Loading …', try_again: 'Try again',
   logged_out: 'This browser is not logged in, or its login has ended. Run this on the machine of the courier:',
   logged_out_hint: 'Over SSH, `monoco open --print` prints the link instead of opening it. A link works once, for 60 s.',
@@ -14,7 +14,7 @@ export const en = {
   key_reply: 'reply', key_select: 'select the row', key_approve: 'approve', key_new: 'show new rows', key_search: 'search', key_help: 'this help',
 
   // Lists
-  all: 'All', show_all: 'Show all', older: 'Older →', newest: '← Newest', pages: 'Pages', apply: 'Apply', show: 'Show',
+  all: 'All', show_all: 'Show all', older: 'Older →', newest: '← Newest', pages: 'Pages', apply: 'Search', show: 'Show',
   search: 'Search', nothing_found: 'Nothing found', new_rows: '{n} new', selected: '{n} selected', select_mail: 'Select the Mail of {name}',
   show_more: 'Show more ({n} characters left)', range: '{first} to {last} of {all}', earlier: '← Earlier', later: 'Later →',
   and_more: 'And {n} more.', actions: 'Actions', status: 'Status', filter_status: 'Status',
@@ -49,7 +49,7 @@ export const en = {
 
   // Dead letters
   kind: 'Kind', kind_claim: 'Claim', kind_delivery: 'Delivery', kind_letter: 'Letter', kind_draft: 'Draft', kind_task: 'E-mail task',
-  retry: 'Retry', drop: 'Drop', retried: '{n} retried', dropped: '{n} dropped', retry_all: 'Retry {n}', drop_all: 'Drop {n}', attempts: '{n} attempts',
+  retry: 'Retry', drop: 'Drop', retried: '{n} retried', dropped: '{n} dropped', retry_all: 'Retry {n}', drop_all: 'Drop {n}', attempts: 'Attempts: {n}',
   no_dead: 'No dead letters', no_dead_hint: 'What fails for good appears here, grouped by cause.', no_cause: 'No cause given',
   uncertain_hint: 'These messages may have arrived. A retry can deliver them a second time; check with the recipient first.',
   evidence: 'Known:', first_try: 'first attempt', more_causes: '{n} more causes; choose a kind to see them.',

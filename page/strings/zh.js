@@ -4,7 +4,7 @@
 export const zh = {
   views: '视图', view_inbox: '收件箱', view_mail: 'Mail', view_conversations: '会话', view_approvals: '审批',
   view_dead: '死信', view_pipeline: '流水线', view_trace: '追踪', view_health: '健康', view_agents: '代理',
-  skip: '跳到内容', live: '实时', not_live: '正在重连…', theme_light: '浅色主题', theme_dark: '深色主题',
+  skip: '跳到内容', connecting: '正在连接…', live: '实时', not_live: '正在重连…', theme_light: '浅色主题', theme_dark: '深色主题',
   keys: '按键', close: '关闭', cancel: '取消', back: '返回', loading: '加载中…', try_again: '重试',
   logged_out: '此浏览器未登录，或登录已失效。请在 courier 所在的机器上运行：',
   logged_out_hint: '通过 SSH 时，`monoco open --print` 打印链接而不打开它。链接只能使用一次，60 秒内有效。',
@@ -13,7 +13,7 @@ export const zh = {
   key_move: '下一行、上一行', key_open: '打开该行', key_back: '回到该行', key_claim: '领取', key_done: '完成',
   key_reply: '回复', key_select: '选择该行', key_approve: '批准', key_new: '显示新行', key_search: '搜索', key_help: '本帮助',
 
-  all: '全部', show_all: '显示全部', older: '更早 →', newest: '← 最新', pages: '分页', apply: '应用', show: '显示',
+  all: '全部', show_all: '显示全部', older: '更早 →', newest: '← 最新', pages: '分页', apply: '搜索', show: '显示',
   search: '搜索', nothing_found: '没有找到', new_rows: '{n} 条新消息', selected: '已选 {n} 条', select_mail: '选择 {name} 的 Mail',
   show_more: '显示更多（剩余 {n} 个字符）', range: '第 {first} 至 {last} 条，共 {all} 条', earlier: '← 较早', later: '较晚 →',
   and_more: '还有 {n} 条。', actions: '操作', status: '状态', filter_status: '状态',

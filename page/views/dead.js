@@ -5,7 +5,7 @@ import { apiPath, get, post } from '../api.js';
 import { t, wireText } from '../language.js';
 import { link, setFilters } from '../route.js';
 import { useEvents } from '../stream.js';
-import { act, Choice, Confirm, Empty, Failure, Foreign, Id, Loading, notify, State, Time, useLoad } from '../ui.js';
+import { act, Choice, Confirm, didName, Empty, Failure, Foreign, Id, Loading, notify, State, Time, useLoad } from '../ui.js';
 
 /** Entries of one group that are shown; actions on a group apply to all of them. */
 const SHOWN_PER_GROUP = 20;
@@ -25,7 +25,7 @@ const CHANGES = new Set(['dead', 'uncertain', 'marked', 'claimed', 'completed', 
 export function deadEntries(dead) {
   return [
     ...dead.claims.map((/** @type {any} */ it) => ({ kind: 'claim', id: it.id, workspace: it.workspace, state: it.status, cause: it.reason ?? '', what: it.workspace, at: it.updated_at, attempts: it.attempts })),
-    ...dead.deliveries.map((/** @type {any} */ it) => ({ kind: 'delivery', id: it.record_id, state: it.state, cause: failureText(it.delivery), what: it.delivery?.target ?? '', at: it.updated_at, tunnel: it.owner, evidence: it.delivery, attempts: it.attempts })),
+    ...dead.deliveries.map((/** @type {any} */ it) => ({ kind: 'delivery', id: it.record_id, state: it.state, cause: failureText(it.delivery), what: didName(it.delivery?.target ?? ''), at: it.updated_at, tunnel: it.owner, evidence: it.delivery, attempts: it.attempts })),
     ...dead.letters.map((/** @type {any} */ it) => ({ kind: 'letter', id: it.id, state: it.state, cause: it.failure ?? '', what: [it.subject, it.to?.[0]].filter(Boolean).join(' → '), at: it.updated_at, tunnel: it.tunnel, attempts: it.attempts })),
     ...dead.drafts.map((/** @type {any} */ it) => ({ kind: 'draft', id: it.id, state: 'DEAD', cause: it.reason ?? '', what: it.provider })),
     ...(dead.tasks ?? []).map((/** @type {any} */ it) => ({ kind: 'task', id: it.id, state: 'DEAD', cause: it.error ?? '', what: it.subject ?? '', at: it.updated_at, tunnel: it.account, attempts: it.attempts })),

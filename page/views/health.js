@@ -116,7 +116,7 @@ function Tunnel({ name, tunnel, done }) {
   return html`<tr><th scope="row">${name} <span class="quiet">${tunnel.provider}</span></th><td><${State} of=${tunnel.status} /></td>
     <td>${number(tunnel.received)}</td><td>${number(tunnel.sent)}</td><td><${Time} at=${tunnel.last_message_at} /></td>
     <td class="error"><${Foreign}>${tunnel.last_error ?? ''}<//></td>
-    <td class="actions"><button onClick=${test} aria-label=${`${t('test')} ${name}`}>${t('test')}</button> <button onClick=${pause} aria-label=${`${t(isPaused ? 'resume' : 'pause')} ${name}`}>${t(isPaused ? 'resume' : 'pause')}</button></td></tr>`;
+    <td><span class="actions"><button onClick=${test} aria-label=${`${t('test')} ${name}`}>${t('test')}</button> <button onClick=${pause} aria-label=${`${t(isPaused ? 'resume' : 'pause')} ${name}`}>${t(isPaused ? 'resume' : 'pause')}</button></span></td></tr>`;
 }
 
 /** @param {{route: import('../route.js').Route}} props */

@@ -110,7 +110,7 @@ function Filters({ query }) {
       options=${[['', t('all')], ['NEW', t('state_NEW')], ['CLAIMED', t('state_CLAIMED')], ['COMPLETED', t('state_COMPLETED')],
         ['DEADLETTER', t('state_DEADLETTER')], ['requests', t('requests')]]} />
     <div class="fields">
-      <label><span class="hidden">${t('search')}</span>
+      <label class="grow"><span class="hidden">${t('search')}</span>
         <input id="search" ref=${search} name="q" type="search" placeholder=${t('search')} value=${query.get('q') ?? ''} /></label>
       <label><span class="hidden">${t('provider')}</span>
         <select name="provider" onChange=${(/** @type {any} */ event) => setFilters({ provider: event.target.value, cursor: '' })}>
@@ -119,11 +119,17 @@ function Filters({ query }) {
             html`<option key=${name} value=${name} selected=${query.get('provider') === name}>${name}</option>`)}
         </select></label>
       <label><span class="hidden">${t('workspace')}</span>
-        <input name="workspace" class="narrow" placeholder=${t('workspace_shared')} value=${query.get('workspace') ?? ''} /></label>
-      <button>${t('apply')}</button>
+        <input name="workspace" class="narrow" onChange=${(/** @type {any} */ event) => setFilters({ workspace: event.target.value, cursor: '' })} placeholder=${t('workspace_shared')} value=${query.get('workspace') ?? ''} /></label>
+      <button class="hidden">${t('apply')}</button>
     </div>
   </form>`;
 }
+
+/**
+ * The preview without the headings of its messages: authors and time have columns of their own.
+ * @param {string} preview
+ */
+const withoutHeadings = (preview) => preview.replace(/\*\*[^*]{1,200}\*\* · \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*/g, '');
 
 /** @param {{mail: any}} props */
 function Claim({ mail }) {
@@ -138,11 +144,11 @@ function Row({ mail, selected, current, onFocus, onSelect, open }) {
   return html`<li class="row ${mail.status !== 'NEW' ? 'seen' : ''} ${current ? 'current' : ''}" data-id=${mail.id} tabindex="0"
       onFocus=${onFocus} onClick=${(/** @type {any} */ event) => event.target.closest('input, a') || open()}>
     <input type="checkbox" tabindex="-1" checked=${selected} onChange=${onSelect} aria-label=${t('select_mail', { name: names(participants.from) })} />
-    <span class="who"><${Foreign}>${names(participants.from)}<//>
+    <span class="who"><${Foreign} class="name">${names(participants.from)}<//>
       ${mail.trust !== 'known' && html`<span class="badge trust" title=${t('untrusted_hint')}>${t('untrusted')}</span>`}</span>
     <span class="where"><${Foreign}>${session.name || session.id}<//> <span class="quiet">${mail.tunnel}</span></span>
     <a class="what" href=${link('mail', mail.id)} tabindex="-1">${mail.title && html`<${Foreign} class="title">${mail.title}<//> `}
-      <${Foreign}>${mail.preview}<//>${mail.messages > 1 && html` <span class="count">${mail.messages}</span>`}</a>
+      <${Foreign}>${withoutHeadings(mail.preview)}<//>${mail.messages > 1 && html` <span class="count">${mail.messages}</span>`}</a>
     <${Claim} mail=${mail} />
     <span class="when"><${Time} at=${mail.received_at} /></span>
   </li>`;

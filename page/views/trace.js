@@ -60,11 +60,11 @@ export default function TraceView({ route }) {
   useKeys({ Escape: () => history.back() });
   return html`<section class="view">
     <h1>${t('view_trace')}</h1>
-    <form class="filters fields" role="search" onSubmit=${(/** @type {Event} */ event) => {
+    <form class="filters" role="search" onSubmit=${(/** @type {Event} */ event) => {
       event.preventDefault();
       go(link('trace', text.trim()));
     }}>
-      <label class="wide"><span class="hidden">${t('any_id')}</span><input id="search" type="search" placeholder=${t('any_id')} value=${text}
+      <label class="grow"><span class="hidden">${t('any_id')}</span><input id="search" type="search" placeholder=${t('any_id')} value=${text}
         onInput=${(/** @type {any} */ event) => setText(event.target.value)} /></label>
       <button>${t('show')}</button>
     </form>
