@@ -60,6 +60,7 @@ pub mod merge;
 mod names;
 pub mod object;
 pub mod outgoing;
+pub mod page_login;
 pub mod rate_limit;
 pub mod receipt;
 pub mod record;

@@ -52,10 +52,12 @@ mod input;
 mod json_layout;
 mod letters;
 mod mails;
+mod message_view;
 mod messages;
 mod metrics;
 #[cfg(test)]
 mod openapi;
+pub mod page;
 mod pipeline;
 pub mod server;
 mod sessions;
@@ -135,6 +137,7 @@ routes! {
     post "/api/v1/messages/status" [Read] => mails::status,
     get "/api/v1/messages/{id}" [Read] => mails::mail,
     get "/api/v1/messages/{id}/trace" [Read] => mails::trace,
+    get "/api/v1/messages/{id}/view" [owner] => message_view::view,
     post "/api/v1/messages/{id}/claim" [Claim] => mails::claim,
     post "/api/v1/messages/{id}/renew" [Claim] => mails::renew,
     post "/api/v1/messages/{id}/complete" [Claim] => mails::complete,
