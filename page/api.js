@@ -66,7 +66,7 @@ async function request(method, path, body) {
   else if (date) clockOffset = 0;
   watchers.forEach((watcher) => watcher(response.status === 401 ? 'logged_out' : 'ok'));
   const text = await response.text().catch(() => '');
-  let answer = {};
+  let answer = /** @type {any} */ ({});
   try {
     answer = text ? JSON.parse(text) : {};
   } catch {

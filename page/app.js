@@ -18,10 +18,11 @@ const VIEWS = {
   pipeline: () => import('./views/pipeline.js'),
   trace: () => import('./views/trace.js'),
   health: () => import('./views/health.js'),
+  agents: () => import('./views/agents.js'),
 };
 
 /** Views in the navigation; a Mail is opened from a list. */
-const NAVIGATION = /** @type {const} */ (['inbox', 'conversations', 'dead', 'pipeline', 'trace', 'health']);
+const NAVIGATION = /** @type {const} */ (['inbox', 'conversations', 'dead', 'pipeline', 'trace', 'health', 'agents']);
 
 /** Events after which the numbers in the navigation may have changed. */
 const COUNTED = new Set(['dead', 'uncertain', 'completed', 'marked', 'verdict', 'claimed', 'lease_ended', 'email_task', 'moved']);

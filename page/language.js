@@ -1,14 +1,12 @@
 // The language of the page, and formats that depend on it.
 
-import { en } from './strings/en.js';
-import { zh } from './strings/zh.js';
+/** @typedef {keyof typeof import('./strings/en.js').en} TextKey */
 
-/** @typedef {keyof typeof en} TextKey */
-
-/** @type {Record<string, Record<TextKey, string>>} */
-const tables = { en, zh };
 const preferred = localStorage.getItem('language') ?? navigator.language.slice(0, 2);
-export const language = preferred in tables ? preferred : 'en';
+export const language = preferred === 'zh' ? 'zh' : 'en';
+
+/** Only the table of the chosen language is loaded. @type {Record<TextKey, string>} */
+const texts = language === 'zh' ? (await import('./strings/zh.js')).zh : (await import('./strings/en.js')).en;
 
 /** @param {string} next */
 export function setLanguage(next) {
@@ -22,7 +20,7 @@ export function setLanguage(next) {
  * @param {Record<string, string | number>} [values]
  */
 export function t(key, values = {}) {
-  return tables[language][key].replace(/\{(\w+)\}/g, (_, name) => String(values[name] ?? ''));
+  return texts[key].replace(/\{(\w+)\}/g, (_, name) => String(values[name] ?? ''));
 }
 
 /**
@@ -32,7 +30,7 @@ export function t(key, values = {}) {
  */
 export function wireText(prefix, value) {
   const key = `${prefix}_${value}`;
-  return key in tables[language] ? tables[language][/** @type {TextKey} */ (key)] : value;
+  return key in texts ? texts[/** @type {TextKey} */ (key)] : value;
 }
 
 const numbers = new Intl.NumberFormat(language);

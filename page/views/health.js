@@ -1,7 +1,7 @@
 // Health: tunnels, what waits, figures per minute as plots with a table, halt and resume.
 
 import { html, useEffect, useRef, useState } from '../html.js';
-import { apiPath, get, post } from '../api.js';
+import { apiPath, courierNow, get, post } from '../api.js';
 import { duration, number, t, wireText } from '../language.js';
 import { link, setFilters } from '../route.js';
 import { useEvents } from '../stream.js';
@@ -21,6 +21,16 @@ const SERIES = /** @type {const} */ (['received', 'merged', 'claimed', 'sent', '
 /** @param {{label: string, children?: any, tone?: string, href?: string}} props */
 const Tile = ({ label, children, tone = '', href }) => html`<div class="tile ${tone}"><p class="figure">${href ? html`<a href=${href}>${children}</a>` : children}</p><p class="quiet">${label}</p></div>`;
 
+/** Adds the style sheet of uPlot once. */
+function addStyles() {
+  if (document.getElementById('uplot-style')) return;
+  const sheet = document.createElement('link');
+  sheet.id = 'uplot-style';
+  sheet.rel = 'stylesheet';
+  sheet.href = 'assets/vendor/uplot.css';
+  document.head.append(sheet);
+}
+
 /**
  * One plot, drawn by uPlot, which is loaded only here.
  * @param {{title: string, minutes: string[], series: {label: string, values: number[]}[]}} props
@@ -32,6 +42,7 @@ function Plot({ title, minutes, series }) {
     let isShown = true;
     const draw = async () => {
       const { default: UPlot } = await import('../vendor/uplot.mjs');
+      addStyles();
       const element = place.current;
       if (!isShown || !element) return;
       const style = getComputedStyle(document.documentElement);
@@ -58,20 +69,20 @@ function Plot({ title, minutes, series }) {
 }
 
 /**
- * Every minute of the span, with zeros where nothing was counted.
+ * Every interval of the span, with zeros where nothing was counted.
  * @param {any} figures
- * @param {number} span
  */
-function everyMinute(figures, span) {
-  const end = Math.floor(Date.parse(figures.until) / 60_000);
-  const minutes = Array.from({ length: span }, (_, index) => new Date((end - span + 1 + index) * 60_000).toISOString());
-  const index = new Map(minutes.map((at, position) => [Date.parse(at), position]));
+function everyInterval(figures) {
+  const step = figures.step_minutes * 60_000;
+  const start = Date.parse(figures.since);
+  const length = Math.max(1, Math.ceil((Date.parse(figures.until) - start) / step));
+  const minutes = Array.from({ length }, (_, index) => new Date(start + index * step).toISOString());
   /** @param {(row: any) => boolean} wanted */
   const sums = (wanted) => {
-    const values = new Array(span).fill(0);
+    const values = new Array(length).fill(0);
     for (const row of figures.figures) {
-      const position = index.get(Date.parse(row.minute));
-      if (position !== undefined && wanted(row)) values[position] += row.count;
+      const position = Math.floor((Date.parse(row.at) - start) / step);
+      if (position in values && wanted(row)) values[position] += row.count;
     }
     return values;
   };
@@ -81,9 +92,9 @@ function everyMinute(figures, span) {
 /** @param {{span: string}} props */
 function Figures({ span }) {
   const { value, error, reload } = useLoad(async () => {
-    const since = new Date(Date.now() - Number(span) * 60_000).toISOString();
+    const since = new Date(courierNow() - Number(span) * 60_000).toISOString();
     const figures = await get(apiPath(['figures'], { since }));
-    const { minutes, sums } = everyMinute(figures, Number(span));
+    const { minutes, sums } = everyInterval(figures);
     const tunnels = [...new Set(figures.figures.map((/** @type {any} */ row) => row.tunnel).filter(Boolean))].slice(0, 6);
     const workers = [...new Set(figures.figures.map((/** @type {any} */ row) => row.worker).filter(Boolean))].slice(0, 6);
     return { minutes,

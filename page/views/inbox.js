@@ -129,7 +129,9 @@ function Filters({ query }) {
  * The preview without the headings of its messages: authors and time have columns of their own.
  * @param {string} preview
  */
-const withoutHeadings = (preview) => preview.replace(/\*\*[^*]{1,200}\*\* · \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*/g, '');
+const withoutHeadings = (preview) => preview.replace(/\*\*[^*]{1,200}\*\* · \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*/g, '')
+  // The last heading may be cut.
+  .replace(/\s*\*\*[^*]{1,200}\*\* · [\d: -]{0,19}…?$/, '…');
 
 /** @param {{mail: any}} props */
 function Claim({ mail }) {

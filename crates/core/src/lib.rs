@@ -49,6 +49,7 @@ pub mod draft;
 pub mod email;
 pub mod erasure;
 pub mod event;
+pub mod figures;
 pub mod filter;
 pub mod hex;
 pub mod inbound;

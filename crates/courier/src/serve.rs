@@ -40,7 +40,7 @@ use crate::courier::mailbox_dir::MailboxDir;
 use crate::courier::merge::MergeLoop;
 use crate::courier::tunnel_supervisor::TunnelSupervisor;
 use crate::courier::tunnels::TunnelRegistry;
-use crate::courier::{HOLDER, locks_file, retention, sweeper};
+use crate::courier::{HOLDER, figures, locks_file, retention, sweeper};
 use crate::home::{
     ApiToken, CourierInfo, CourierState, Home, HomeError, PageAccess, ReloadResult,
 };
@@ -418,6 +418,7 @@ fn start_loops(
     loops.spawn(locks_file::run(store(), clock, tree(), stop()));
     loops.spawn(retention::run(store(), clock, tree(), settings(), stop()));
     loops.spawn(sweeper::run(store(), clock, settings(), stop()));
+    loops.spawn(figures::run(store(), clock, stop()));
     let eraser = TextEraser { projector: Arc::clone(&projector), clock, owner: owner() };
     loops.spawn(eraser.resume());
     (merge_loop, projector, dead_drafts)

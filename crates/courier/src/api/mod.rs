@@ -43,6 +43,7 @@ mod email;
 mod email_metrics;
 pub mod error;
 mod events;
+mod figures;
 mod forget;
 pub mod guard;
 mod health;
@@ -207,6 +208,7 @@ routes! {
     get "/api/v1/trace/{id}" [Read] => trace::trace,
     get "/api/v1/tokens" [owner] => token::tokens,
     post "/api/v1/tokens/{name}/revoke" [owner] => token::revoke,
+    get "/api/v1/figures" [Read | Operate] => figures::list,
     get "/health" [open] => health::health,
     get "/metrics" [Read | Operate] => metrics::metrics,
 }

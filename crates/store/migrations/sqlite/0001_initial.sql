@@ -607,3 +607,13 @@ CREATE TABLE agent_reads (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX agent_reads_by_time ON agent_reads (agent, at);
 CREATE INDEX agent_reads_by_mail ON agent_reads (mail);
+
+-- How many events of a kind happened in a minute, counted from the event log. Kept 8 days.
+CREATE TABLE figures (
+    minute    INTEGER NOT NULL,             -- minutes since 1970
+    kind      TEXT    NOT NULL,             -- as events.kind in the API: received, sent …
+    tunnel    TEXT    NOT NULL,             -- id of the tunnel; empty: none
+    worker    TEXT    NOT NULL,             -- worker that returned a verdict; empty: no verdict
+    count     INTEGER NOT NULL,
+    PRIMARY KEY (minute, kind, tunnel, worker)
+) STRICT, WITHOUT ROWID;

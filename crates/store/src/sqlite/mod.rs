@@ -49,6 +49,7 @@ mod email;
 mod erasure;
 mod events;
 mod external_ids;
+mod figures;
 mod files;
 mod inbound;
 mod letters;
