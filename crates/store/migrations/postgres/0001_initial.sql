@@ -594,6 +594,22 @@ CREATE TABLE secrets (
     value     BYTEA NOT NULL
 );
 
+-- Attachments and large objects, when they are stored in the database.
+CREATE TABLE stored_files (
+    hash      BYTEA NOT NULL PRIMARY KEY,    -- SHA-256 of the bytes
+    bytes     BIGINT NOT NULL,               -- size
+    stored_at BIGINT NOT NULL                -- when it was last stored, by the clock of the server
+);
+
+-- Their bytes, in parts of 1 MiB.
+CREATE TABLE stored_parts (
+    hash      BYTEA NOT NULL,
+    part      BIGINT NOT NULL,               -- number of the part, from 0
+    bytes     BYTEA NOT NULL,
+    PRIMARY KEY (hash, part)
+);
+ALTER TABLE stored_parts ALTER COLUMN bytes SET STORAGE EXTERNAL;
+
 -- Rows that change often: room for new versions on the same page, and early removal of old ones.
 ALTER TABLE parties SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);

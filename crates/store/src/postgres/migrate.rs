@@ -91,7 +91,8 @@ pub(super) fn check_settings(db: &PgConnection, durability: Durability) -> Store
     if !cfg!(test) {
         for setting in ["fsync", "full_page_writes"] {
             if !is(&format!("SELECT current_setting('{setting}') = 'on'"))? {
-                let why = format!("PostgreSQL has {setting} = off and can lose messages; set it to on");
+                let why =
+                    format!("PostgreSQL has {setting} = off and can lose messages; set it to on");
                 return Err(StoreError::Unavailable(why));
             }
         }
