@@ -98,36 +98,6 @@ mod conformance {
     crate::conformance::shared::shared_tests!(crate::postgres::tests::home);
 }
 
-/// The columns of each table: `records: attempts box created_at`.
-fn columns(rows: Vec<(String, String)>) -> Vec<String> {
-    let mut tables: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for (table, column) in rows {
-        tables.entry(table).or_default().insert(column);
-    }
-    let line = |(table, columns): (String, BTreeSet<String>)| {
-        format!("{table}: {}", columns.into_iter().collect::<Vec<_>>().join(" "))
-    };
-    tables.into_iter().map(line).collect()
-}
-
-#[test]
-fn schema_has_the_tables_and_columns_of_sqlite() {
-    let dir = tempfile::tempdir().unwrap();
-    let db = crate::sqlite::open_writer(&dir.path().join("monoco.db")).unwrap();
-    let sql = "SELECT m.name, c.name FROM sqlite_schema m, pragma_table_info(m.name) c
-                WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite_%'";
-    let sqlite = rows::list(&db, sql, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
-    let home = home();
-    let store = home.store("a");
-    let sql = "SELECT CAST(table_name AS TEXT), CAST(column_name AS TEXT)
-                 FROM information_schema.columns
-                WHERE table_schema = current_schema()
-                  AND table_name NOT IN ('schema_version', 'batches', 'commits', 'stored_files', 'stored_parts')";
-    let postgres =
-        store.readers.with(|db| rows::list(db, sql, [], |row| Ok((row.get(0)?, row.get(1)?))));
-    assert_eq!(columns(postgres.unwrap()), columns(sqlite));
-}
-
 #[tokio::test]
 async fn texts_keep_characters_that_postgresql_does_not_store() {
     let home = home();

@@ -64,6 +64,7 @@ mod sessions;
 mod short_ids;
 #[cfg(test)]
 mod tests;
+mod tokens;
 pub(crate) mod writer;
 
 /// Connections that can read at the same time.

@@ -10,7 +10,7 @@ use monoco_core::time::Timestamp;
 use super::db::{Db, params};
 use super::mails::StoredMail;
 use super::writer::Tx;
-use super::{SqlStore, events, mails, rows};
+use super::{SqlStore, events, mails, rows, tokens};
 use crate::{RetentionStore, StoreResult};
 
 // Names of rows in the table `progress`.
@@ -217,6 +217,7 @@ impl RetentionStore for SqlStore {
                      ORDER BY day, seq LIMIT ?2 OFFSET ?3
                 ";
                 update_mails(tx, sql, day, limit, |tx, mail| {
+                    tokens::delete_reads(tx, mail)?;
                     mails::move_to(tx, mail, MailLocation::Removed, now)
                 })
             })
