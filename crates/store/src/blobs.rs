@@ -372,7 +372,7 @@ impl AsyncRead for BlobReader {
 }
 
 /// Waits until no old files are deleted, and prevents deletions until the result is dropped.
-pub(crate) fn lock_for_copy(root: &Path) -> io::Result<Option<DeletionLock>> {
+pub(crate) fn lock_for_copy(root: &Path) -> io::Result<Option<File>> {
     match File::open(root) {
         Ok(dir) => dir.lock_shared().map(|()| Some(dir)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -25,8 +25,11 @@ const ANNOUNCE_DELAY: Duration = Duration::from_millis(10);
 /// How long a lost session waits until it is opened again.
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
-/// Boxes in one announcement. A notification has at most 8,000 bytes.
-const MAX_BOXES: usize = 20;
+/// Boxes in one announcement.
+const MAX_BOXES: usize = 50;
+
+/// PostgreSQL rejects longer notifications. A longer announcement is made without boxes.
+const MAX_BYTES: usize = 7_999;
 
 /// Announcements that wait until they are published here.
 const MAX_WAITING: usize = 256;
@@ -154,12 +157,21 @@ async fn serve(
             () = pending.changed.notified() => {
                 sleep(ANNOUNCE_DELAY).await;
                 let Some(announcement) = pending.take() else { continue };
-                let announcement = Announcement { boot: boot.to_owned(), ..announcement };
-                let text = serde_json::to_string(&announcement).unwrap_or_default();
+                let text = message(Announcement { boot: boot.to_owned(), ..announcement });
                 session.client.execute(&notify, &[&channel, &text]).await?;
             }
         }
     }
+}
+
+/// The text of a notification.
+fn message(announcement: Announcement) -> String {
+    let text = serde_json::to_string(&announcement).unwrap_or_default();
+    if text.len() <= MAX_BYTES {
+        return text;
+    }
+    let announcement = Announcement { boxes: BTreeSet::new(), ..announcement };
+    serde_json::to_string(&announcement).unwrap_or_default()
 }
 
 /// Publishes the newest numbers, because announcements may have been missed.
