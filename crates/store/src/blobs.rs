@@ -26,6 +26,57 @@ const MIN_FILES_FOR_ONE_SYNC: usize = 8;
 /// Linux; POSIX promises neither.
 const CAN_SYNC_FILE_SYSTEM: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
+/// Where large bodies and attachments are stored, by their hash. Methods block.
+pub(crate) trait BlobStorage: std::fmt::Debug + Send + Sync {
+    /// Stores `bytes` under the name `id`. Returns after the sync.
+    fn put(&self, id: &ObjId, bytes: &[u8]) -> Result<(), WriteError>;
+
+    /// Stores several bodies under their names. Returns after the sync.
+    fn put_all(&self, blobs: &[(ObjId, Vec<u8>)]) -> Result<Vec<StoredBytes>, WriteError>;
+
+    /// Starts a body whose name is known when all bytes have been written.
+    fn start(&self) -> Result<BlobWriter, WriteError>;
+
+    /// Stores a body under its name. Returns after the sync.
+    fn finish(&self, writer: BlobWriter) -> Result<StoredBytes, WriteError>;
+
+    /// Opens the body named `id`. `None` when there is no such body.
+    fn open_file(&self, id: &ObjId) -> io::Result<Option<BlobReader>>;
+
+    /// Reads the bytes named `id`, without checking them. `None` when there is no such body.
+    fn get(&self, id: &ObjId) -> io::Result<Option<Vec<u8>>>;
+
+    /// Lists the bodies of more than `min` bytes whose names start with this byte.
+    fn list(&self, first_byte: u8, min: u64) -> io::Result<Vec<ObjId>>;
+
+    /// Reads the body named `id`, if it can be a JSON object.
+    fn json(&self, id: &ObjId) -> io::Result<Option<String>>;
+
+    /// Deletes the body named `id`, if there is one. Returns after the sync.
+    fn remove(&self, id: &ObjId) -> Result<(), WriteError>;
+
+    /// Whether the body named `id` was last stored at least `min_age` ago, or does not exist.
+    fn is_old(&self, id: &ObjId, min_age: Duration) -> io::Result<bool>;
+
+    /// Deletes the body named `id` if [`Self::is_old`]. Returns its size when it stays, because it
+    /// was stored again.
+    fn remove_old(&self, id: &ObjId, min_age: Duration) -> Result<Option<u64>, WriteError>;
+
+    /// Locks the bodies for deletions of old ones. `None` while a backup copies them.
+    fn try_lock_deletions(&self) -> io::Result<Option<DeletionLock>>;
+
+    /// Whether there is a body named `id` with this size.
+    fn has(&self, id: &ObjId, bytes: u64) -> bool;
+}
+
+/// Held while old bodies are deleted. A database needs no lock: its backups read a snapshot.
+#[derive(Debug)]
+pub(crate) struct DeletionLock(#[expect(dead_code, reason = "unlocks when dropped")] Option<File>);
+
+impl DeletionLock {
+    pub(crate) const NONE: Self = Self(None);
+}
+
 #[derive(Debug)]
 pub(crate) struct BlobFiles {
     root: PathBuf,
@@ -48,44 +99,6 @@ impl BlobFiles {
         Ok(Self { root, next_temporary: AtomicU64::new(0), changing: Mutex::new(()) })
     }
 
-    /// Stores `bytes` under the name `id`. Returns after the sync.
-    pub(crate) fn put(&self, id: &ObjId, bytes: &[u8]) -> Result<(), WriteError> {
-        let path = self.path(id);
-        let dir = path.parent().expect("a blob's path has a directory");
-        self.touch(&path)?;
-        // A damaged file has another size or other bytes, and is replaced.
-        if fs::read(&path).is_ok_and(|there| there == bytes) {
-            // Another caller may have written it and not synced it yet.
-            let file = File::open(&path).map_err(WriteError::Write)?;
-            file.sync_all().map_err(WriteError::Sync)?;
-            return sync_dir(dir).map_err(WriteError::Sync);
-        }
-        create_dir(dir)?;
-        let temporary = self.temporary_dir().join(self.temporary_name());
-        monoco_fs::write_via(&temporary, &path, bytes, FileOptions::PRIVATE_SYNCED)
-    }
-
-    /// Stores several files under their names, with one sync for all of them when there are many.
-    /// Returns after the sync.
-    pub(crate) fn put_all(
-        &self,
-        blobs: &[(ObjId, Vec<u8>)],
-    ) -> Result<Vec<StoredBytes>, WriteError> {
-        if blobs.len() < MIN_FILES_FOR_ONE_SYNC || !CAN_SYNC_FILE_SYSTEM {
-            blobs.iter().try_for_each(|(id, bytes)| self.put(id, bytes))?;
-        } else {
-            // Opened before the first write: the sync reports errors since then.
-            let root = File::open(&self.root).map_err(WriteError::Write)?;
-            // A power cut can leave a file of the right name with other bytes. No row refers to
-            // it before the sync, and the next write of this name replaces it.
-            blobs.iter().try_for_each(|(id, bytes)| self.put_unsynced(id, bytes))?;
-            sync_file_system(root).map_err(WriteError::Sync)?;
-        }
-        let stored =
-            |(id, bytes): &(ObjId, Vec<u8>)| StoredBytes { hash: *id, size: bytes.len() as u64 };
-        Ok(blobs.iter().map(stored).collect())
-    }
-
     /// Writes a file, unless it has these bytes. It may be lost until the next sync.
     fn put_unsynced(&self, id: &ObjId, bytes: &[u8]) -> Result<(), WriteError> {
         let path = self.path(id);
@@ -104,8 +117,67 @@ impl BlobFiles {
         monoco_fs::write_via(&temporary, &path, bytes, FileOptions::PRIVATE)
     }
 
-    /// Starts a file whose name is known when all bytes have been written.
-    pub(crate) fn start(&self) -> Result<BlobWriter, WriteError> {
+    fn temporary_dir(&self) -> PathBuf {
+        self.root.join("tmp")
+    }
+
+    fn temporary_name(&self) -> String {
+        self.next_temporary.fetch_add(1, Ordering::Relaxed).to_string()
+    }
+
+    /// Makes a file new again, if there is one, so that it is not deleted.
+    #[expect(clippy::disallowed_methods, reason = "the file system sets times by this clock")]
+    fn touch(&self, path: &Path) -> Result<(), WriteError> {
+        let _lock = self.lock();
+        match File::open(path).and_then(|file| file.set_modified(SystemTime::now())) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(WriteError::Write(error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn path(&self, id: &ObjId) -> PathBuf {
+        self.root.join(relative_path(id))
+    }
+}
+
+impl BlobStorage for BlobFiles {
+    fn put(&self, id: &ObjId, bytes: &[u8]) -> Result<(), WriteError> {
+        let path = self.path(id);
+        let dir = path.parent().expect("a blob's path has a directory");
+        self.touch(&path)?;
+        // A damaged file has another size or other bytes, and is replaced.
+        if fs::read(&path).is_ok_and(|there| there == bytes) {
+            // Another caller may have written it and not synced it yet.
+            let file = File::open(&path).map_err(WriteError::Write)?;
+            file.sync_all().map_err(WriteError::Sync)?;
+            return sync_dir(dir).map_err(WriteError::Sync);
+        }
+        create_dir(dir)?;
+        let temporary = self.temporary_dir().join(self.temporary_name());
+        monoco_fs::write_via(&temporary, &path, bytes, FileOptions::PRIVATE_SYNCED)
+    }
+
+    fn put_all(&self, blobs: &[(ObjId, Vec<u8>)]) -> Result<Vec<StoredBytes>, WriteError> {
+        if blobs.len() < MIN_FILES_FOR_ONE_SYNC || !CAN_SYNC_FILE_SYSTEM {
+            blobs.iter().try_for_each(|(id, bytes)| self.put(id, bytes))?;
+        } else {
+            // Opened before the first write: the sync reports errors since then.
+            let root = File::open(&self.root).map_err(WriteError::Write)?;
+            // A power cut can leave a file of the right name with other bytes. No row refers to
+            // it before the sync, and the next write of this name replaces it.
+            blobs.iter().try_for_each(|(id, bytes)| self.put_unsynced(id, bytes))?;
+            sync_file_system(root).map_err(WriteError::Sync)?;
+        }
+        let stored =
+            |(id, bytes): &(ObjId, Vec<u8>)| StoredBytes { hash: *id, size: bytes.len() as u64 };
+        Ok(blobs.iter().map(stored).collect())
+    }
+
+    fn start(&self) -> Result<BlobWriter, WriteError> {
         let dir = File::open(self.temporary_dir()).map_err(WriteError::Write)?;
         let mode = FileOptions::PRIVATE_SYNCED.mode;
         let file = TemporaryFile::create(dir, Path::new(&self.temporary_name()), mode);
@@ -113,8 +185,7 @@ impl BlobFiles {
         Ok(BlobWriter { file, hasher: BytesHasher::default(), size: 0 })
     }
 
-    /// Gives a file its name. Returns after the sync.
-    pub(crate) fn finish(&self, writer: BlobWriter) -> Result<StoredBytes, WriteError> {
+    fn finish(&self, writer: BlobWriter) -> Result<StoredBytes, WriteError> {
         let BlobWriter { mut file, hasher, size } = writer;
         file.write(&[], FileOptions::PRIVATE_SYNCED)?;
         let hash = hasher.finish();
@@ -131,8 +202,7 @@ impl BlobFiles {
         Ok(StoredBytes { hash, size })
     }
 
-    /// Opens the file named `id`. `None` when there is no such file.
-    pub(crate) fn open_file(&self, id: &ObjId) -> io::Result<Option<BlobReader>> {
+    fn open_file(&self, id: &ObjId) -> io::Result<Option<BlobReader>> {
         match File::open(self.path(id)) {
             Ok(file) => {
                 let size = file.metadata()?.len();
@@ -144,16 +214,7 @@ impl BlobFiles {
         }
     }
 
-    fn temporary_dir(&self) -> PathBuf {
-        self.root.join("tmp")
-    }
-
-    fn temporary_name(&self) -> String {
-        self.next_temporary.fetch_add(1, Ordering::Relaxed).to_string()
-    }
-
-    /// Reads the bytes named `id`, without checking them. `None` when there is no such file.
-    pub(crate) fn get(&self, id: &ObjId) -> io::Result<Option<Vec<u8>>> {
+    fn get(&self, id: &ObjId) -> io::Result<Option<Vec<u8>>> {
         match fs::read(self.path(id)) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -161,8 +222,7 @@ impl BlobFiles {
         }
     }
 
-    /// Lists the files of more than `min` bytes whose names start with this byte.
-    pub(crate) fn list(&self, first_byte: u8, min: u64) -> io::Result<Vec<ObjId>> {
+    fn list(&self, first_byte: u8, min: u64) -> io::Result<Vec<ObjId>> {
         let entries = match fs::read_dir(self.root.join(hex::encode(&[first_byte]))) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries?,
@@ -180,8 +240,7 @@ impl BlobFiles {
         Ok(found)
     }
 
-    /// Reads the file named `id`, if it can be a JSON object.
-    pub(crate) fn json(&self, id: &ObjId) -> io::Result<Option<String>> {
+    fn json(&self, id: &ObjId) -> io::Result<Option<String>> {
         let mut file = match File::open(self.path(id)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file?,
@@ -194,8 +253,7 @@ impl BlobFiles {
         Ok(String::from_utf8(bytes).ok())
     }
 
-    /// Deletes the file named `id`, if there is one. Returns after the sync.
-    pub(crate) fn remove(&self, id: &ObjId) -> Result<(), WriteError> {
+    fn remove(&self, id: &ObjId) -> Result<(), WriteError> {
         let path = self.path(id);
         match fs::remove_file(&path) {
             Ok(()) => path.parent().map_or(Ok(()), sync_dir).map_err(WriteError::Sync),
@@ -204,8 +262,7 @@ impl BlobFiles {
         }
     }
 
-    /// Whether the file named `id` was last stored at least `min_age` ago, or does not exist.
-    pub(crate) fn is_old(&self, id: &ObjId, min_age: Duration) -> io::Result<bool> {
+    fn is_old(&self, id: &ObjId, min_age: Duration) -> io::Result<bool> {
         match fs::metadata(self.path(id)) {
             // A time in the future is that of another clock.
             Ok(file) => Ok(file.modified()?.elapsed().is_ok_and(|age| age >= min_age)),
@@ -214,13 +271,7 @@ impl BlobFiles {
         }
     }
 
-    /// Deletes the file named `id` if [`Self::is_old`]. Returns its size when it stays, because it
-    /// was stored again.
-    pub(crate) fn remove_old(
-        &self,
-        id: &ObjId,
-        min_age: Duration,
-    ) -> Result<Option<u64>, WriteError> {
+    fn remove_old(&self, id: &ObjId, min_age: Duration) -> Result<Option<u64>, WriteError> {
         let _lock = self.lock();
         if self.is_old(id, min_age).map_err(WriteError::Write)? {
             return self.remove(id).map(|()| None);
@@ -228,36 +279,16 @@ impl BlobFiles {
         fs::metadata(self.path(id)).map(|file| Some(file.len())).map_err(WriteError::Write)
     }
 
-    /// Locks the directory for deletions of old files. `None` while a backup copies files.
-    pub(crate) fn try_lock_deletions(&self) -> io::Result<Option<File>> {
+    fn try_lock_deletions(&self) -> io::Result<Option<DeletionLock>> {
         let dir = File::open(&self.root)?;
         match dir.try_lock() {
-            Ok(()) => Ok(Some(dir)),
+            Ok(()) => Ok(Some(DeletionLock(Some(dir)))),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error),
         }
     }
 
-    /// Makes a file new again, if there is one, so that it is not deleted.
-    #[expect(clippy::disallowed_methods, reason = "the file system sets times by this clock")]
-    fn touch(&self, path: &Path) -> Result<(), WriteError> {
-        let _lock = self.lock();
-        match File::open(path).and_then(|file| file.set_modified(SystemTime::now())) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(WriteError::Write(error)),
-            _ => Ok(()),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn path(&self, id: &ObjId) -> PathBuf {
-        self.root.join(relative_path(id))
-    }
-
-    /// Whether there is a file named `id` with this size.
-    pub(crate) fn has(&self, id: &ObjId, bytes: u64) -> bool {
+    fn has(&self, id: &ObjId, bytes: u64) -> bool {
         fs::metadata(self.path(id)).is_ok_and(|found| found.is_file() && found.len() == bytes)
     }
 }
@@ -293,6 +324,11 @@ pub struct BlobReader {
 }
 
 impl BlobReader {
+    /// The same reader for bytes that must be those of `id`.
+    pub(crate) fn of(self, id: ObjId) -> Self {
+        Self { id, ..self }
+    }
+
     /// The number of all bytes.
     pub const fn size(&self) -> u64 {
         self.size

@@ -60,6 +60,7 @@ mod inbound_files;
 mod letters;
 mod mails;
 mod objects;
+pub mod postgres;
 mod records;
 mod retention;
 mod sessions;

@@ -1,11 +1,11 @@
 -- The speed of a commit depends on the number of pages it writes. So rows contain small
 -- integers instead of DIDs and hashes, and most indexes grow only at their end. The four
--- indexes with random keys are written in bulk (src/sqlite/bulk_index.rs).
+-- indexes with random keys are written in bulk (src/sql/bulk_index.rs).
 -- All times are milliseconds since 1970 in UTC, by the courier's clock.
 
 -- Number of rows by kind and state, updated with every commit.
 CREATE TABLE counts (
-    kind      TEXT    NOT NULL,             -- a box, or one of the other kinds of sqlite/counts.rs
+    kind      TEXT    NOT NULL,             -- a box, or one of the other kinds of sql/counts.rs
     state     TEXT    NOT NULL,             -- state of the row, or the name of a worker
     entries   INTEGER NOT NULL,
     PRIMARY KEY (kind, state)

@@ -63,6 +63,7 @@ pub(crate) mod records;
 pub(crate) mod retention;
 pub(crate) mod send;
 pub(crate) mod sessions;
+pub(crate) mod shared;
 pub(crate) mod status;
 pub(crate) mod store_model;
 pub(crate) mod tokens;

@@ -7,7 +7,7 @@ use super::*;
 use crate::StoreCounts;
 
 /// Computes the counts from lists of all records and deliveries.
-async fn recount(store: &dyn Store, owners: &[&str], tunnels: &[&str]) -> StoreCounts {
+pub(super) async fn recount(store: &dyn Store, owners: &[&str], tunnels: &[&str]) -> StoreCounts {
     let mut counts = StoreCounts::default();
     for owner in owners {
         for box_kind in BoxKind::ALL {

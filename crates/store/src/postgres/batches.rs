@@ -20,6 +20,7 @@ use std::sync::Arc;
 use super::PostgresOptions;
 use super::connect::{Connector, quoted_text};
 use super::driver::PgConnection;
+use super::failpoints::Failpoint;
 use crate::sql::db::{TxControl, TxStatus};
 use crate::{StoreError, StoreResult};
 
@@ -51,6 +52,8 @@ pub(super) struct Batches {
     commit: Cell<i64>,
     /// Whether the commit of the current batch has an unknown result.
     unknown: Cell<bool>,
+    /// The number of changed rows when the batch started.
+    changes: Cell<u64>,
 }
 
 impl PgConnection {
@@ -66,6 +69,7 @@ impl PgConnection {
             n: Cell::new(0),
             commit: Cell::new(-1),
             unknown: Cell::new(false),
+            changes: Cell::new(0),
         };
         // Rows of earlier processes of this courier, which do not ask any more.
         db.run_script(&format!(
@@ -82,7 +86,7 @@ impl PgConnection {
             self.control(TxControl::Begin)?;
             return Ok(BatchStart::Started { others_wrote: true });
         };
-        let Batches { courier, boot, n, commit, unknown } = batches;
+        let Batches { courier, boot, n, commit, unknown, changes } = batches;
         let begin = format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
              INSERT INTO batches (courier, boot, n) VALUES ({courier}, {boot}, {});
@@ -90,9 +94,13 @@ impl PgConnection {
              SELECT coalesce(max(seq), 0) FROM commits",
             n.get()
         );
-        self.reach(super::failpoints::BEFORE_ORDER);
+        self.reach(Failpoint::BeforeOrder);
         let newest = match self.begin(&begin) {
-            Err(_) if self.status() == TxStatus::Aborted && unknown.get() && self.is_committed()? => {
+            Err(_)
+                if self.status() == TxStatus::Aborted
+                    && unknown.get()
+                    && self.is_committed()? =>
+            {
                 return Ok(BatchStart::Committed);
             }
             newest => newest?,
@@ -104,6 +112,7 @@ impl PgConnection {
         }
         commit.set(newest);
         unknown.set(false);
+        changes.set(self.total_changes());
         Ok(BatchStart::Started { others_wrote })
     }
 
@@ -122,7 +131,11 @@ impl PgConnection {
     /// Commits the transaction of a batch.
     pub(crate) fn commit_batch(&self) -> StoreResult<()> {
         let Some(batches) = &self.batches else { return self.control(TxControl::Commit) };
-        let Batches { courier, boot, n, commit, unknown } = batches;
+        let Batches { courier, boot, n, commit, unknown, changes } = batches;
+        if changes.get() == self.total_changes() {
+            // Nothing to keep, and no sync to wait for.
+            return self.end_without_changes();
+        }
         let (number, next) = (n.get(), commit.get() + 1);
         let mut script = format!("INSERT INTO commits (seq) VALUES ({next});");
         if next % KEPT_ROWS == 0 {
@@ -135,10 +148,15 @@ impl PgConnection {
         }
         // All that can be rejected is sent before the commit, whose answer can be lost.
         self.run_script(&script)?;
-        self.reach(super::failpoints::BEFORE_COMMIT);
+        self.reach(Failpoint::BeforeCommit);
         unknown.set(true);
-        self.commit("COMMIT")?;
-        self.reach(super::failpoints::AFTER_COMMIT);
+        let committed = self.commit("COMMIT");
+        if self.status() == TxStatus::Aborted {
+            // The server has answered that it did not commit.
+            unknown.set(false);
+        }
+        committed?;
+        self.reach(Failpoint::AfterCommit);
         if self.status() == TxStatus::Lost {
             return Err(StoreError::Unavailable("the connection to PostgreSQL is lost".to_owned()));
         }

@@ -13,6 +13,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls_platform_verifier::ConfigVerifierExt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::mpsc;
 use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_postgres::{AsyncMessage, Client, Config, Socket};
@@ -41,11 +42,14 @@ const SETTINGS: &str = "
 
 /// How the sessions of one store are opened.
 #[derive(Debug)]
-pub(super) struct Connector {
+pub(crate) struct Connector {
     config: Config,
     tls: Tls,
     /// The schema with the tables of the store.
     schema: String,
+    /// Where a test cuts the connection of the writer.
+    #[cfg(test)]
+    pub(super) failpoint: std::sync::Mutex<Option<super::failpoints::Failpoint>>,
 }
 
 /// An open session.
@@ -77,11 +81,37 @@ impl Connector {
         if config.get_application_name().is_none() {
             config.application_name("monoco");
         }
-        Ok(Self { config, tls: Tls::new(root.map(PathBuf::from))?, schema: schema.to_owned() })
+        Ok(Self {
+            config,
+            tls: Tls::new(root.map(PathBuf::from))?,
+            schema: schema.to_owned(),
+            #[cfg(test)]
+            failpoint: std::sync::Mutex::default(),
+        })
     }
 
     /// Opens a session. Its task runs on the current runtime.
     pub(super) async fn connect(&self) -> Result<PgSession, tokio_postgres::Error> {
+        self.open(None).await
+    }
+
+    /// Like [`Self::connect`]. Sends the text of each notification to `heard`.
+    pub(super) async fn connect_listening(
+        &self,
+        heard: mpsc::Sender<String>,
+    ) -> Result<PgSession, tokio_postgres::Error> {
+        self.open(Some(heard)).await
+    }
+
+    /// The name under which couriers notify each other.
+    pub(super) fn channel(&self) -> String {
+        format!("monoco_{}", self.schema)
+    }
+
+    async fn open(
+        &self,
+        heard: Option<mpsc::Sender<String>>,
+    ) -> Result<PgSession, tokio_postgres::Error> {
         let (client, mut connection) = self.config.connect(self.tls.clone()).await?;
         let warned = Arc::new(AtomicBool::new(false));
         let on_warning = Arc::clone(&warned);
@@ -89,6 +119,12 @@ impl Connector {
             while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
                 match message {
                     Ok(AsyncMessage::Notice(notice)) => note(&notice, &on_warning),
+                    Ok(AsyncMessage::Notification(notification)) => {
+                        if let Some(heard) = &heard {
+                            // The receiver is gone when the store is closed.
+                            let _ = heard.send(notification.payload().to_owned()).await;
+                        }
+                    }
                     Ok(_) => {}
                     // The statement that waits for an answer fails.
                     Err(_) => break,

@@ -15,6 +15,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{SimpleQueryMessage, Statement};
 
+use super::batches::Batches;
 use super::connect::{Connector, Failure, PgSession, failure, store_error};
 use super::dialect::{self, NUMBERED_TABLES};
 use crate::sql::db::{Params, Row, RowError, RowResult, RowVisitor, SqlValue, TxControl, TxStatus};
@@ -28,7 +29,7 @@ const MAX_STATEMENTS: usize = 1_000;
 
 /// A connection to a PostgreSQL database.
 pub(crate) struct PgConnection {
-    connector: Arc<Connector>,
+    pub(super) connector: Arc<Connector>,
     /// Only taken when the connection is dropped.
     runtime: Option<Runtime>,
     /// `None` after the connection was lost.
@@ -38,6 +39,8 @@ pub(crate) struct PgConnection {
     numbers: RefCell<[Option<i64>; NUMBERED_TABLES.len()]>,
     status: Cell<TxStatus>,
     changes: Cell<u64>,
+    /// Only of a writer.
+    pub(super) batches: Option<Batches>,
 }
 
 struct PreparedStatement {
@@ -61,7 +64,7 @@ impl Drop for PgConnection {
 }
 
 impl PgConnection {
-    pub(super) fn open(connector: Arc<Connector>) -> StoreResult<Self> {
+    pub(crate) fn open(connector: Arc<Connector>) -> StoreResult<Self> {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| StoreError::Unavailable(error.to_string()))?;
         let connection = Self {
@@ -72,6 +75,7 @@ impl PgConnection {
             numbers: RefCell::default(),
             status: Cell::new(TxStatus::None),
             changes: Cell::new(0),
+            batches: None,
         };
         connection.reconnect()?;
         Ok(connection)
@@ -144,9 +148,9 @@ impl PgConnection {
     pub(crate) fn execute(&self, sql: &str, params: &dyn Params) -> StoreResult<usize> {
         let prepared = self.prepared(sql)?;
         match prepared.numbered {
-            Some(table) => self.insert_numbered(&prepared, table, params).map(|row| {
-                usize::from(row.is_some())
-            }),
+            Some(table) => {
+                self.insert_numbered(&prepared, table, params).map(|row| usize::from(row.is_some()))
+            }
             None => self.execute_prepared(&prepared, params, None),
         }
     }
@@ -226,7 +230,9 @@ impl PgConnection {
         let mut offset = 0;
         loop {
             let mut part = values(params, None);
-            part.extend([size, offset].map(|n| SqlValue::Integer(n.try_into().unwrap_or(i64::MAX))));
+            part.extend(
+                [size, offset].map(|n| SqlValue::Integer(n.try_into().unwrap_or(i64::MAX))),
+            );
             let rows = self.query(&part_sql, part)?;
             let is_last = rows.len() < size;
             for row in rows {
@@ -280,6 +286,13 @@ impl PgConnection {
         Ok(())
     }
 
+    /// Ends a transaction that has changed nothing.
+    pub(super) fn end_without_changes(&self) -> StoreResult<()> {
+        self.run_script("ROLLBACK")?;
+        self.status.set(TxStatus::None);
+        Ok(())
+    }
+
     /// Runs `script`, which starts a transaction.
     pub(super) fn begin(&self, script: &str) -> StoreResult<Option<String>> {
         let answer = self.run_script(script)?;
@@ -329,7 +342,11 @@ fn ends_with_limit(sql: &str) -> bool {
 }
 
 impl ToSql for SqlValue<'_> {
-    fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+    fn to_sql(
+        &self,
+        ty: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
         match (*self, ty) {
             (Self::Null, _) => return Ok(IsNull::Yes),
             (Self::Integer(number), &Type::INT8) => out.extend_from_slice(&number.to_be_bytes()),

@@ -4,13 +4,25 @@ use std::sync::Arc;
 
 use super::Durability;
 use super::connect::{Connector, quoted_name};
+use super::dialect;
 use super::driver::PgConnection;
 use crate::sql::db::TxControl;
 use crate::{StoreError, StoreResult};
 
 /// Schema migrations, oldest first. Each is applied in its own transaction and must not be
 /// edited after a release.
-const MIGRATIONS: [&str; 1] = [include_str!("../../migrations/postgres/0001_initial.sql")];
+const MIGRATIONS: [Migration; 1] = [Migration {
+    tables: include_str!("../../migrations/sqlite/0001_initial.sql"),
+    more: include_str!("../../migrations/postgres/0001_initial.sql"),
+}];
+
+/// One change of the schema.
+struct Migration {
+    /// The change in the form of SQLite.
+    tables: &'static str,
+    /// What is different here.
+    more: &'static str,
+}
 
 /// The oldest program that can use the newest schema, as the number of migrations it knows.
 const OLDEST_PROGRAM: usize = 1;
@@ -41,7 +53,9 @@ pub(super) fn run(
         let version = version(&db)?;
         check_version(&db, version)?;
         if version < number {
-            db.run_script(MIGRATIONS[number - 1])?;
+            let Migration { tables, more } = &MIGRATIONS[number - 1];
+            db.run_script(&dialect::schema(tables))?;
+            db.run_script(more)?;
             db.run_script(&format!(
                 "INSERT INTO schema_version (version, oldest_program)
                  VALUES ({number}, {OLDEST_PROGRAM})"
@@ -91,7 +105,8 @@ pub(super) fn check_settings(db: &PgConnection, durability: Durability) -> Store
     if !cfg!(test) {
         for setting in ["fsync", "full_page_writes"] {
             if !is(&format!("SELECT current_setting('{setting}') = 'on'"))? {
-                let why = format!("PostgreSQL has {setting} = off and can lose messages; set it to on");
+                let why =
+                    format!("PostgreSQL has {setting} = off and can lose messages; set it to on");
                 return Err(StoreError::Unavailable(why));
             }
         }

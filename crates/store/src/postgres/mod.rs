@@ -6,6 +6,7 @@
 //! * [`dialect`]: statements and texts in the form of PostgreSQL
 //! * [`driver`]: statements and rows
 //! * [`batches`]: transactions of the writer thread, and commits with an unknown result
+//! * [`blobs`]: attachments and large objects
 //! * [`migrate`]: the schema
 //! * [`hints`]: what other couriers have committed
 //!
@@ -17,18 +18,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::StoreResult;
-use crate::blobs::BlobFiles;
+use crate::blobs::{BlobFiles, BlobStorage};
 use crate::sql::db::Db;
 use crate::sql::writer::WriterChannels;
-use crate::sql::{ReaderSource, SqlStore, StoreParts, blob_error, bulk_index};
+use crate::sql::{ReaderSource, SqlStore, StoreParts, blob_error, bulk_index, disk_error};
 pub(crate) use batches::BatchStart;
+use blobs::PgBlobs;
 use connect::Connector;
 use driver::PgConnection;
+pub(crate) use hints::{HintExchange, PendingHints};
 
 mod batches;
-mod connect;
+mod blobs;
+pub(crate) mod connect;
 mod dialect;
 pub(crate) mod driver;
+mod failpoints;
+mod hints;
 mod migrate;
 #[cfg(test)]
 mod tests;
@@ -63,6 +69,11 @@ pub enum Durability {
 pub enum ObjectLocation {
     /// In a directory. All couriers of the store must share it.
     Directory(PathBuf),
+    /// In tables, in parts of 1 MiB.
+    Database {
+        /// A directory of this courier for bytes that are being read or written.
+        spool: PathBuf,
+    },
 }
 
 impl std::fmt::Debug for PostgresOptions {
@@ -92,28 +103,43 @@ impl PostgresStore {
     /// schema was written by a newer version.
     pub fn open(options: &PostgresOptions) -> StoreResult<SqlStore> {
         let connector = Arc::new(Connector::new(&options.url, &options.schema)?);
+        let pending = Arc::<PendingHints>::default();
         // A runtime cannot block inside another one, where callers open stores.
         let opened = std::thread::scope(|scope| {
             let open = scope.spawn(|| {
                 migrate::run(&connector, &options.schema, options.durability)?;
                 let db = PgConnection::open_writer(Arc::clone(&connector), options)?;
                 let db = Db::postgres(db, Arc::default());
-                let channels = WriterChannels::new(&db, None)?;
+                let channels = WriterChannels::new(&db, None, Some(Arc::clone(&pending)))?;
                 Ok((db, channels))
             });
             open.join().unwrap_or_else(|_| Err(crate::sql::closed()))
         });
         let (db, channels) = opened?;
-        let blobs = match &options.objects {
-            ObjectLocation::Directory(path) => BlobFiles::open(path.clone()).map_err(blob_error)?,
+        let channels = Arc::new(channels);
+        let hints = HintExchange::start(
+            Arc::clone(&connector),
+            options.boot.clone(),
+            Arc::clone(&pending),
+            Arc::clone(&channels),
+        );
+        let blobs: Arc<dyn BlobStorage> = match &options.objects {
+            ObjectLocation::Directory(path) => {
+                Arc::new(BlobFiles::open(path.clone()).map_err(blob_error)?)
+            }
+            ObjectLocation::Database { spool } => {
+                let spool = BlobFiles::open(spool.clone()).map_err(blob_error)?;
+                Arc::new(PgBlobs::new(Arc::clone(&connector), spool))
+            }
         };
         SqlStore::start(StoreParts {
             db,
             readers: ReaderSource::Postgres(connector),
             blobs,
-            channels: Arc::new(channels),
+            channels,
             merge_size: bulk_index::MERGE_SIZE,
             log: None,
+            hints: Some(hints.map_err(disk_error)?),
         })
     }
 }

@@ -8,6 +8,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::damage::DamagedRows;
+use crate::postgres::BatchStart;
+use crate::postgres::driver::{PgConnection, PgRow};
 use crate::sqlite::driver::SqliteConnection;
 use crate::{StoreError, StoreResult};
 
@@ -21,6 +23,7 @@ pub(crate) struct Db {
 #[derive(Debug)]
 enum Driver {
     Sqlite(SqliteConnection),
+    Postgres(Box<PgConnection>),
 }
 
 impl Db {
@@ -28,10 +31,15 @@ impl Db {
         Self { driver: Driver::Sqlite(connection), damaged }
     }
 
+    pub(crate) fn postgres(connection: PgConnection, damaged: Arc<DamagedRows>) -> Self {
+        Self { driver: Driver::Postgres(Box::new(connection)), damaged }
+    }
+
     /// Runs a statement and returns the number of changed rows.
     pub(crate) fn execute(&self, sql: &str, params: &dyn Params) -> StoreResult<usize> {
         match &self.driver {
             Driver::Sqlite(db) => db.execute(sql, params),
+            Driver::Postgres(db) => db.execute(sql, params),
         }
     }
 
@@ -40,6 +48,7 @@ impl Db {
     pub(crate) fn insert(&self, sql: &str, params: &dyn Params) -> StoreResult<Option<i64>> {
         match &self.driver {
             Driver::Sqlite(db) => db.insert(sql, params),
+            Driver::Postgres(db) => db.insert(sql, params),
         }
     }
 
@@ -52,23 +61,57 @@ impl Db {
         expected: usize,
         visit: RowVisitor<'_>,
     ) -> StoreResult<()> {
-        let _ = expected;
         match &self.driver {
+            // SQLite finds a row when it is asked for.
             Driver::Sqlite(db) => db.scan(sql, params, visit),
+            Driver::Postgres(db) => db.scan(sql, params, expected, visit),
         }
+    }
+
+    /// Starts the transaction of a batch of commands.
+    pub(crate) fn begin(&self) -> StoreResult<BatchStart> {
+        match &self.driver {
+            Driver::Sqlite(db) => {
+                db.control(TxControl::Begin)?;
+                Ok(BatchStart::Started { others_wrote: false })
+            }
+            Driver::Postgres(db) => db.begin_batch(),
+        }
+    }
+
+    /// Commits the transaction of a batch of commands.
+    pub(crate) fn commit(&self) -> StoreResult<()> {
+        match &self.driver {
+            Driver::Sqlite(db) => db.control(TxControl::Commit),
+            Driver::Postgres(db) => db.commit_batch(),
+        }
+    }
+
+    /// Makes sure that a commit that was found after a lost connection stays.
+    pub(crate) fn confirm_commit(&self) -> StoreResult<()> {
+        match &self.driver {
+            Driver::Sqlite(_) => Ok(()),
+            Driver::Postgres(db) => db.confirm_commit(),
+        }
+    }
+
+    /// Whether it is unknown if the last batch is committed.
+    pub(crate) fn has_unknown_commit(&self) -> bool {
+        self.as_postgres().is_some_and(PgConnection::has_unknown_commit)
     }
 
     /// Runs a statement that controls the transaction.
     pub(crate) fn control(&self, statement: TxControl) -> StoreResult<()> {
         match &self.driver {
             Driver::Sqlite(db) => db.control(statement),
+            Driver::Postgres(db) => db.control(statement),
         }
     }
 
-    /// Whether a transaction is open. Some errors of SQLite roll back by themselves.
-    pub(crate) fn in_transaction(&self) -> bool {
+    pub(crate) fn status(&self) -> TxStatus {
         match &self.driver {
-            Driver::Sqlite(db) => db.in_transaction(),
+            Driver::Sqlite(db) => db.status(),
+            Driver::Postgres(db) => db.status(),
         }
     }
 
@@ -76,6 +119,15 @@ impl Db {
     pub(crate) fn total_changes(&self) -> u64 {
         match &self.driver {
             Driver::Sqlite(db) => db.total_changes(),
+            Driver::Postgres(db) => db.total_changes(),
+        }
+    }
+
+    /// The connection, when it is one of PostgreSQL.
+    pub(crate) const fn as_postgres(&self) -> Option<&PgConnection> {
+        match &self.driver {
+            Driver::Sqlite(_) => None,
+            Driver::Postgres(db) => Some(db),
         }
     }
 
@@ -83,6 +135,7 @@ impl Db {
     pub(crate) const fn as_sqlite_mut(&mut self) -> Option<&mut rusqlite::Connection> {
         match &mut self.driver {
             Driver::Sqlite(db) => Some(db.connection_mut()),
+            Driver::Postgres(_) => None,
         }
     }
 
@@ -90,6 +143,7 @@ impl Db {
     pub(crate) const fn as_sqlite(&self) -> Option<&rusqlite::Connection> {
         match &self.driver {
             Driver::Sqlite(db) => Some(db.connection()),
+            Driver::Postgres(_) => None,
         }
     }
 }
@@ -112,6 +166,18 @@ pub(crate) enum TxControl {
     Undo,
     /// Ends the part of the savepoint.
     Release,
+}
+
+/// The transaction of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TxStatus {
+    /// No transaction is open. Some errors of SQLite roll back by themselves.
+    None,
+    Open,
+    /// A statement failed, and PostgreSQL accepts no other one before the rollback.
+    Aborted,
+    /// The connection to PostgreSQL is lost, or the server has ended the transaction.
+    Lost,
 }
 
 /// A value of a parameter or a column.
@@ -234,6 +300,7 @@ impl<T: ToParam> ToParam for Option<T> {
 /// One row of a query.
 pub(crate) enum Row<'r> {
     Sqlite(&'r rusqlite::Row<'r>),
+    Postgres(&'r PgRow),
 }
 
 /// Why a column cannot be read.
@@ -274,6 +341,7 @@ impl Row<'_> {
     pub(crate) fn get_ref(&self, column: usize) -> RowResult<SqlValue<'_>> {
         match self {
             Row::Sqlite(row) => crate::sqlite::driver::column(row, column),
+            Row::Postgres(row) => row.column(column),
         }
     }
 

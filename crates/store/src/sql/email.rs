@@ -92,7 +92,7 @@ impl SqlStore {
         let blobs = Arc::clone(&self.blobs);
         let read = self.read(move |db| {
             let with_mail = |task: EmailTask| {
-                let mail = tasks::mail(db, &blobs, &task);
+                let mail = tasks::mail(db, &*blobs, &task);
                 (task, mail)
             };
             Ok(started.into_iter().map(with_mail).collect::<Vec<_>>())
@@ -280,7 +280,7 @@ impl EmailStore for SqlStore {
 
     async fn raw_mail(&self, id: EmailTaskId) -> Result<RawMail, StoreError> {
         let blobs = Arc::clone(&self.blobs);
-        self.read(move |db| tasks::mail(db, &blobs, &rows::find(db, id)?.task)).await
+        self.read(move |db| tasks::mail(db, &*blobs, &rows::find(db, id)?.task)).await
     }
 
     async fn purge_tasks(&self, day: i64, limit: usize) -> Result<usize, StoreError> {

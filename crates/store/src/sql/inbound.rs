@@ -364,7 +364,7 @@ fn join_window(
 
 /// Number of messages that are not merged yet.
 pub(super) fn count_waiting(db: &Db) -> StoreResult<i64> {
-    let sql = "SELECT coalesce(sum(messages), 0) FROM merge_windows";
+    let sql = "SELECT CAST(coalesce(sum(messages), 0) AS BIGINT) FROM merge_windows";
     rows::one(db, sql, [], |row| row.get(0))
 }
 

@@ -21,12 +21,15 @@ use monoco_core::object::{MsgObject, ObjId};
 use monoco_fs::WriteError;
 use tokio::sync::{RwLock, Semaphore};
 
-use crate::blobs::BlobFiles;
+use crate::blobs::BlobStorage;
+use crate::postgres::HintExchange;
+use crate::postgres::connect::Connector;
+use crate::postgres::driver::PgConnection;
 use crate::sqlite::{Checkpointer, WalSize};
 use crate::{StoreError, StoreHealth, StoreResult};
 use bulk_index::{BulkIndexes, RecentEntries};
 use damage::DamagedRows;
-use db::{Db, TxControl, params};
+use db::{Db, TxControl, TxStatus, params};
 use objects::ObjectBody;
 use writer::{Tx, Writer, WriterChannels};
 
@@ -81,11 +84,12 @@ const DAMAGED_ROW_DELAY: Duration = Duration::from_secs(3600);
 pub struct SqlStore {
     // Dropped in this order: the checkpointer must outlive the writer, which wakes it, and the
     // last connection removes the log, which a read-only connection cannot.
-    readers: Arc<Readers>,
+    pub(crate) readers: Arc<Readers>,
     writer: Writer,
     _checkpointer: Option<Checkpointer>,
+    _hints: Option<HintExchange>,
     recent: BulkIndexCaches,
-    blobs: Arc<BlobFiles>,
+    blobs: Arc<dyn BlobStorage>,
     forwards_read: email::ForwardsRead,
     channels: Arc<WriterChannels>,
     /// Held for reading from the first file of a message to the commit of its rows, and for
@@ -114,6 +118,7 @@ pub(crate) struct Readers {
 pub(crate) enum ReaderSource {
     /// The path of a database file.
     Sqlite(PathBuf),
+    Postgres(Arc<Connector>),
 }
 
 /// What a store is made of.
@@ -121,12 +126,14 @@ pub(crate) struct StoreParts {
     /// The connection of the writer thread.
     pub(crate) db: Db,
     pub(crate) readers: ReaderSource,
-    pub(crate) blobs: BlobFiles,
+    pub(crate) blobs: Arc<dyn BlobStorage>,
     pub(crate) channels: Arc<WriterChannels>,
     /// Entries at which a bulk index is merged.
     pub(crate) merge_size: usize,
     /// The log of SQLite, and the thread that copies it into the database file.
     pub(crate) log: Option<(Arc<WalSize>, Checkpointer)>,
+    /// What couriers of a PostgreSQL database tell each other.
+    pub(crate) hints: Option<HintExchange>,
 }
 
 impl crate::Store for SqlStore {}
@@ -134,7 +141,7 @@ impl crate::Store for SqlStore {}
 impl SqlStore {
     /// Starts the writer thread.
     pub(crate) fn start(parts: StoreParts) -> StoreResult<Self> {
-        let StoreParts { db, readers, blobs, channels, merge_size, log } = parts;
+        let StoreParts { db, readers, blobs, channels, merge_size, log, hints } = parts;
         let indexes = BulkIndexes::open(&db, merge_size)?;
         let recent = BulkIndexCaches {
             hashes: Arc::clone(indexes.hashes.recent()),
@@ -152,16 +159,26 @@ impl SqlStore {
             recent,
             writer: Writer::start(db, indexes, wal, Arc::clone(&channels)).map_err(disk_error)?,
             _checkpointer: checkpointer,
+            _hints: hints,
             readers: Arc::new(readers),
-            blobs: Arc::new(blobs),
+            blobs,
             forwards_read: email::ForwardsRead::default(),
             channels,
             erasing: RwLock::new(()),
         })
     }
 
+    /// How the sessions of a store in PostgreSQL are opened.
+    #[cfg(test)]
+    pub(crate) fn connector(&self) -> Option<Arc<Connector>> {
+        match &self.readers.source {
+            ReaderSource::Sqlite(_) => None,
+            ReaderSource::Postgres(connector) => Some(Arc::clone(connector)),
+        }
+    }
+
     /// Runs `work` on a read-only connection, in one snapshot.
-    async fn read<T: Send + 'static>(
+    pub(crate) async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Db) -> StoreResult<T> + Send + 'static,
     ) -> StoreResult<T> {
@@ -204,13 +221,13 @@ impl SqlStore {
     /// Runs `work`, which writes files, and records a failure in the health of the store.
     async fn write_blob<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&BlobFiles) -> Result<T, WriteError> + Send + 'static,
+        work: impl FnOnce(&dyn BlobStorage) -> Result<T, WriteError> + Send + 'static,
     ) -> StoreResult<T> {
         if let StoreHealth::Broken(why) = self.channels.health() {
             return Err(StoreError::Broken(why));
         }
         let blobs = Arc::clone(&self.blobs);
-        let written = match tokio::task::spawn_blocking(move || work(&blobs)).await {
+        let written = match tokio::task::spawn_blocking(move || work(&*blobs)).await {
             Ok(result) => result.map_err(blob_error),
             Err(_) => Err(closed()),
         };
@@ -302,20 +319,18 @@ impl ReaderSource {
     fn open(&self, damaged: Arc<DamagedRows>) -> StoreResult<Db> {
         match self {
             Self::Sqlite(path) => crate::sqlite::open_reader(path, damaged),
+            Self::Postgres(connector) => {
+                Ok(Db::postgres(PgConnection::open(Arc::clone(connector))?, damaged))
+            }
         }
     }
 }
 
 impl Readers {
     pub(crate) fn with<T>(&self, work: impl FnOnce(&Db) -> StoreResult<T>) -> StoreResult<T> {
-        let idle = self.idle.lock().ok().and_then(|mut idle| idle.pop());
-        let db = match idle {
-            Some(db) => db,
-            None => self.source.open(Arc::clone(&self.damaged))?,
-        };
         // One snapshot for all statements: between two of them the writer could move a row
         // from a part that is not read yet to a part that is.
-        db.control(TxControl::BeginRead)?;
+        let db = self.begin()?;
         let result = work(&db);
         // A rollback loses nothing, because the connection is read-only. One that cannot roll
         // back is not used again.
@@ -325,6 +340,21 @@ impl Readers {
             idle.push(db);
         }
         result
+    }
+
+    /// Starts a transaction on an idle connection, or on a new one when there is none. The
+    /// connections that were idle while the server was restarted are lost.
+    fn begin(&self) -> StoreResult<Db> {
+        while let Some(db) = self.idle.lock().ok().and_then(|mut idle| idle.pop()) {
+            match db.control(TxControl::BeginRead) {
+                Ok(()) => return Ok(db),
+                Err(_) if db.status() == TxStatus::Lost => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let db = self.source.open(Arc::clone(&self.damaged))?;
+        db.control(TxControl::BeginRead)?;
+        Ok(db)
     }
 }
 
@@ -343,7 +373,7 @@ fn put_blob_row(tx: &Tx<'_>, file: &StoredBytes) -> StoreResult<()> {
     Ok(())
 }
 
-fn closed() -> StoreError {
+pub(crate) fn closed() -> StoreError {
     StoreError::Unavailable("the store is closed".to_owned())
 }
 

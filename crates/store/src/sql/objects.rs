@@ -15,7 +15,7 @@ use super::bulk_index::{BulkTable, RecentEntries};
 use super::db::{Db, params};
 use super::writer::Tx;
 use super::{SqlStore, blob_size, external_ids, put_blob_row, rows, short_ids};
-use crate::blobs::{BlobFiles, BlobWriter};
+use crate::blobs::{BlobStorage, BlobWriter};
 use crate::{BlobReader, DeliveryStore, ObjectStore, RecordStore, StoreError, StoreResult};
 
 /// Larger bodies are stored in files. A row of this size takes a handful of pages.
@@ -300,7 +300,7 @@ impl ObjectStore for SqlStore {
         if blobs.is_empty() {
             return Ok(());
         }
-        let named = move |files: &BlobFiles| {
+        let named = move |files: &dyn BlobStorage| {
             let named = |bytes: Vec<u8>| (ObjId::of(ObjKind::Bytes, &bytes), bytes);
             let blobs: Vec<_> = blobs.into_iter().map(named).collect();
             files.put_all(&blobs)

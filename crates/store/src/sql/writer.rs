@@ -18,6 +18,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use monoco_core::approval::policy::ApprovalPolicy;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -25,8 +26,9 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use super::address_book::AddressCache;
 use super::bulk_index::BulkIndexes;
 use super::counts::RowCounts;
-use super::db::{Db, TxControl};
+use super::db::{Db, TxControl, TxStatus};
 use super::{events, files};
+use crate::postgres::{BatchStart, PendingHints};
 use crate::sqlite::{DatabaseFile, WalSize};
 use crate::{BoxHint, StoreError, StoreHealth, StoreResult};
 
@@ -38,6 +40,13 @@ const MAX_QUEUED_COMMANDS: usize = 4096;
 
 /// Hints that a slow subscriber can fall behind before it loses some.
 const HINT_CAPACITY: usize = 1024;
+
+/// The first delay before a lost connection is opened again, which is doubled after each failure.
+const RECONNECT_DELAY: Duration = Duration::from_millis(20);
+const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(1);
+
+/// How long a batch waits for a lost connection before its callers get an error.
+const MAX_RECONNECT_TIME: Duration = Duration::from_secs(15);
 
 /// Maximum number of rows of one kind in [`RowCache`].
 const MAX_CACHED_ROWS: usize = 16_384;
@@ -78,7 +87,7 @@ impl Tx<'_> {
             let changes = self.db.total_changes();
             let result = work(self, item);
             if let Err(error) = &result
-                && (!self.db.in_transaction() || self.db.total_changes() != changes)
+                && (self.db.status() != TxStatus::Open || self.db.total_changes() != changes)
             {
                 return Err(error.clone());
             }
@@ -119,23 +128,23 @@ impl RowCache {
 
 /// What is published after a commit.
 #[derive(Default)]
-pub(super) struct CommitEffects {
+pub(crate) struct CommitEffects {
     /// Boxes with new entries.
-    pub(super) hints: BTreeSet<BoxHint>,
+    pub(crate) hints: BTreeSet<BoxHint>,
     /// Number of the newest event.
-    pub(super) event: Option<i64>,
+    pub(crate) event: Option<i64>,
     /// Number of the newest file change.
-    pub(super) file_change: Option<i64>,
+    pub(crate) file_change: Option<i64>,
     /// Whether an inbound message was stored.
-    pub(super) inbound: bool,
+    pub(crate) inbound: bool,
     /// Whether a message with files to fetch was stored.
-    pub(super) inbound_file: bool,
+    pub(crate) inbound_file: bool,
     /// Whether a letter started to wait.
-    pub(super) letter: bool,
+    pub(crate) letter: bool,
     /// Whether an e-mail task became startable.
-    pub(super) email_task: bool,
+    pub(crate) email_task: bool,
     /// Changes of the row counts.
-    pub(super) counts: RowCounts,
+    pub(crate) counts: RowCounts,
 }
 
 impl CommitEffects {
@@ -167,13 +176,20 @@ pub(crate) struct WriterChannels {
     pub(super) compaction: Mutex<Option<oneshot::Sender<StoreResult<()>>>>,
     /// The database file of SQLite.
     pub(super) file: Option<DatabaseFile>,
+    /// Where other couriers hear of commits.
+    pub(super) pending: Option<Arc<PendingHints>>,
 }
 
 impl WriterChannels {
     /// Creates the channels, with the newest numbers of the store.
-    pub(crate) fn new(db: &Db, file: Option<DatabaseFile>) -> StoreResult<Self> {
+    pub(crate) fn new(
+        db: &Db,
+        file: Option<DatabaseFile>,
+        pending: Option<Arc<PendingHints>>,
+    ) -> StoreResult<Self> {
         Ok(Self {
             file,
+            pending,
             hints: broadcast::channel(HINT_CAPACITY).0,
             event: watch::channel(events::newest(db)?).0,
             file_change: watch::channel(files::newest_change(db)?).0,
@@ -225,14 +241,25 @@ impl WriterChannels {
         };
     }
 
+    /// Publishes the effects of a commit of another courier.
+    pub(crate) fn publish(&self, effects: &CommitEffects) {
+        self.publish_numbers(effects);
+        for hint in &effects.hints {
+            let _ = self.hints.send(hint.clone());
+        }
+    }
+
     /// Publishes what callers must find once they are answered.
     fn publish_numbers(&self, effects: &CommitEffects) {
-        if let Some(event) = effects.event {
-            self.event.send_replace(event);
-        }
-        if let Some(change) = effects.file_change {
-            self.file_change.send_replace(change);
-        }
+        // Couriers hear of each other's commits in any order.
+        let raise = |number: &watch::Sender<i64>, to: Option<i64>| {
+            number.send_if_modified(|number| {
+                let newer = to.filter(|to| to > number);
+                newer.is_some_and(|to| std::mem::replace(number, to) != to)
+            });
+        };
+        raise(&self.event, effects.event);
+        raise(&self.file_change, effects.file_change);
         if effects.inbound {
             self.inbound.send_modify(|count| *count += 1);
         }
@@ -389,7 +416,7 @@ impl WriterThread {
                 continue;
             }
             let changes = self.db.total_changes();
-            let (batch, effects, commit) = self.commit_batch(first, &mut commands);
+            let (batch, effects, commit) = self.commit_batch(first, &mut commands, channels);
             // A batch that wrote nothing proves nothing about the disk.
             if commit.is_err() || self.db.total_changes() != changes {
                 channels.record_health(commit.as_ref().map(|_| ()));
@@ -405,6 +432,9 @@ impl WriterThread {
             if commit.is_err() {
                 self.discard();
                 continue;
+            }
+            if let Some(pending) = &channels.pending {
+                pending.add(&effects);
             }
             for hint in effects.hints {
                 let _ = channels.hints.send(hint);
@@ -431,20 +461,64 @@ impl WriterThread {
         let _ = caller.send(compacted);
     }
 
-    /// Runs the waiting commands and commits them once.
+    /// Runs the waiting commands and commits them once. When the connection is lost, they are run
+    /// again on another one, unless they are found to be committed.
     fn commit_batch(
         &mut self,
         first: Box<dyn QueuedCommand>,
         commands: &mut mpsc::Receiver<Box<dyn QueuedCommand>>,
+        channels: &WriterChannels,
     ) -> (Batch, CommitEffects, StoreResult<()>) {
         let mut batch = vec![first];
         let mut effects = CommitEffects::default();
-        let result = match self.run_together(&mut batch, commands, &mut effects) {
+        let mut delays = ReconnectDelays::default();
+        loop {
+            let result = match self.db.begin() {
+                Ok(BatchStart::Started { others_wrote }) => {
+                    if others_wrote {
+                        self.cache.clear();
+                    }
+                    effects = CommitEffects::default();
+                    self.run_batch(&mut batch, commands, &mut effects)
+                }
+                // The results and effects of the run that was committed are still here.
+                Ok(BatchStart::Committed) => self.db.confirm_commit(),
+                Err(error) => Err(error),
+            };
+            let Err(error) = &result else {
+                if delays.attempts > 0 {
+                    channels.record_health(Ok(()));
+                }
+                return (batch, effects, result);
+            };
+            if self.db.status() != TxStatus::Lost {
+                return (batch, effects, result);
+            }
+            self.discard();
+            channels.record_health(Err(error));
+            // An unknown result is looked up for as long as the store is open.
+            let is_final =
+                if self.db.has_unknown_commit() { commands.is_closed() } else { delays.is_over() };
+            if is_final {
+                return (batch, effects, result);
+            }
+            delays.reconnect(&self.db);
+        }
+    }
+
+    /// Runs and commits the batch in the transaction that was started. Rolls back after an error.
+    fn run_batch(
+        &mut self,
+        batch: &mut Batch,
+        commands: &mut mpsc::Receiver<Box<dyn QueuedCommand>>,
+        effects: &mut CommitEffects,
+    ) -> StoreResult<()> {
+        let result = match self.run_together(batch, commands, effects) {
             Ok(true) => Ok(()),
             Ok(false) => {
                 self.discard();
-                effects = CommitEffects::default();
-                self.run_separately(&mut batch, &mut effects)
+                *effects = CommitEffects::default();
+                self.db.begin().and_then(|_| self.run_separately(batch, effects))
             }
             Err(error) => Err(error),
         };
@@ -452,14 +526,14 @@ impl WriterThread {
         let mut result = result
             .and_then(|()| effects.counts.save(&self.db))
             .and_then(|()| self.indexes.merge(&self.db))
-            .and_then(|()| self.db.control(TxControl::Commit));
-        if result.is_err() && self.db.in_transaction() {
+            .and_then(|()| self.db.commit());
+        if result.is_err() && matches!(self.db.status(), TxStatus::Open | TxStatus::Aborted) {
             // Some errors roll back by themselves, this one has not.
             if let Err(error) = self.db.control(TxControl::Rollback) {
                 result = Err(error);
             }
         }
-        (batch, effects, result)
+        result
     }
 
     /// Forgets the state of a transaction that was rolled back.
@@ -476,7 +550,6 @@ impl WriterThread {
         commands: &mut mpsc::Receiver<Box<dyn QueuedCommand>>,
         effects: &mut CommitEffects,
     ) -> StoreResult<bool> {
-        self.db.control(TxControl::Begin)?;
         let mut at = 0;
         while let Some(command) = batch.get_mut(at) {
             self.cache.limit_size();
@@ -484,12 +557,12 @@ impl WriterThread {
             let mut tx = self.tx(false);
             if command.run(&mut tx) {
                 effects.add(tx.effects);
-            } else if !self.db.in_transaction() {
-                // SQLite has rolled back the transaction, as it does on a full disk.
-                return Err(StoreError::DiskFull);
-            } else if self.db.total_changes() != changes {
-                self.db.control(TxControl::Rollback)?;
-                return Ok(false);
+            } else {
+                check_open(&self.db)?;
+                if self.db.status() == TxStatus::Aborted || self.db.total_changes() != changes {
+                    self.db.control(TxControl::Rollback)?;
+                    return Ok(false);
+                }
             }
             at += 1;
             if at == batch.len()
@@ -508,7 +581,6 @@ impl WriterThread {
         batch: &mut Batch,
         effects: &mut CommitEffects,
     ) -> StoreResult<()> {
-        self.db.control(TxControl::Begin)?;
         for command in batch {
             let mut tx = self.tx(true);
             savepoint(&mut tx, |tx| command.run(tx))?;
@@ -537,11 +609,49 @@ fn savepoint<'c>(tx: &mut Tx<'c>, work: impl FnOnce(&mut Tx<'c>) -> bool) -> Sto
         // The cache may contain rows that are rolled back.
         tx.cache.clear();
         tx.indexes.undo(mark);
-        if !tx.db.in_transaction() {
-            // SQLite has rolled back the whole transaction, as it does on a full disk.
-            return Err(StoreError::DiskFull);
-        }
+        check_open(tx.db)?;
         tx.db.control(TxControl::Undo)?;
     }
     tx.db.control(TxControl::Release)
+}
+
+/// Checks that a failed command has not ended the whole transaction.
+fn check_open(db: &Db) -> StoreResult<()> {
+    match db.status() {
+        TxStatus::Open | TxStatus::Aborted => Ok(()),
+        // SQLite has rolled back, as it does on a full disk.
+        TxStatus::None => Err(StoreError::DiskFull),
+        TxStatus::Lost => {
+            Err(StoreError::Unavailable("the connection to the database is lost".to_owned()))
+        }
+    }
+}
+
+/// When a lost connection is opened again: at once, then after growing delays.
+#[derive(Default)]
+struct ReconnectDelays {
+    attempts: u32,
+    since: Option<Instant>,
+}
+
+impl ReconnectDelays {
+    /// Whether callers have waited long enough for an error.
+    fn is_over(&self) -> bool {
+        self.since.is_some_and(|since| since.elapsed() >= MAX_RECONNECT_TIME)
+    }
+
+    /// Waits and opens the connection. When it fails, so does the next batch.
+    fn reconnect(&mut self, db: &Db) {
+        self.since.get_or_insert_with(Instant::now);
+        if self.attempts > 0 {
+            let delay = RECONNECT_DELAY.saturating_mul(1 << self.attempts.min(10));
+            thread::sleep(delay.min(MAX_RECONNECT_DELAY));
+        }
+        self.attempts = self.attempts.saturating_add(1);
+        if let Some(db) = db.as_postgres()
+            && let Err(error) = db.reconnect()
+        {
+            tracing::warn!(%error, "cannot reconnect to the database; trying again");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use rusqlite::{Connection, ToSql, params_from_iter};
 
 use super::open::db_error;
 use crate::StoreResult;
-use crate::sql::db::{Params, Row, RowError, RowResult, RowVisitor, SqlValue, TxControl};
+use crate::sql::db::{Params, Row, RowError, RowResult, RowVisitor, SqlValue, TxControl, TxStatus};
 
 /// A connection to an SQLite database.
 #[derive(Debug)]
@@ -68,8 +68,8 @@ impl SqliteConnection {
         Ok(())
     }
 
-    pub(crate) fn in_transaction(&self) -> bool {
-        !self.0.is_autocommit()
+    pub(crate) fn status(&self) -> TxStatus {
+        if self.0.is_autocommit() { TxStatus::None } else { TxStatus::Open }
     }
 
     pub(crate) fn total_changes(&self) -> u64 {

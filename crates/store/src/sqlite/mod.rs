@@ -47,17 +47,18 @@ pub(crate) fn open_with(dir: &Path, merge_size: usize) -> StoreResult<SqlStore> 
     let path = dir.join("monoco.db");
     let mut db = open_writer(&path)?;
     let file = DatabaseFile::open(path.clone()).map_err(disk_error)?;
-    let channels = Arc::new(WriterChannels::new(&db, Some(file))?);
+    let channels = Arc::new(WriterChannels::new(&db, Some(file), None)?);
     let checkpointer =
         Checkpointer::start(open::writer(&path)?, Arc::clone(&channels)).map_err(disk_error)?;
     let wal = checkpointer.watch(&mut db)?;
     SqlStore::start(StoreParts {
         db,
         readers: ReaderSource::Sqlite(path),
-        blobs: BlobFiles::open(dir.join("blobs")).map_err(blob_error)?,
+        blobs: Arc::new(BlobFiles::open(dir.join("blobs")).map_err(blob_error)?),
         channels,
         merge_size,
         log: Some((wal, checkpointer)),
+        hints: None,
     })
 }
 

@@ -9,7 +9,7 @@ use monoco_core::time::Timestamp;
 
 use super::forwards;
 use super::rows::{self, TaskRow};
-use crate::blobs::BlobFiles;
+use crate::blobs::BlobStorage;
 use crate::sql::db::{Db, params};
 use crate::sql::records::LeaseEndCause;
 use crate::sql::rows as sql;
@@ -205,7 +205,11 @@ pub(super) fn drop_error(
 }
 
 /// Reads the mail of a task and checks its hash. Of a large mail only the size is checked.
-pub(super) fn mail(db: &Db, blobs: &BlobFiles, task: &EmailTask) -> Result<RawMail, StoreError> {
+pub(super) fn mail(
+    db: &Db,
+    blobs: &dyn BlobStorage,
+    task: &EmailTask,
+) -> Result<RawMail, StoreError> {
     let of = match task.progress.state {
         TaskStateData::Copy { of } => of,
         _ => task.id,

@@ -1,0 +1,236 @@
+//! Runs the conformance tests on PostgreSQL, and tests guarantees for several couriers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use futures_util::future::{join, join_all};
+use monoco_core::contact::{Contact, ContactLevel};
+use monoco_core::object::MsgObject;
+use monoco_core::record::BoxKind;
+use monoco_core::time::Timestamp;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::failpoints::Failpoint;
+use super::*;
+use crate::conformance::shared::{CutPoint, SharedHome};
+use crate::conformance::{TestHome, letter_model, mail_model, store_model};
+use crate::sql::rows;
+use crate::{
+    ContactStore, DispatchOutcome, DispatchRequest, EventStore, PageRequest, RecordFilter,
+    RecordStore, SharedStore, StatusStore, StoreHealth,
+};
+
+mod server;
+
+const NOON: Timestamp = Timestamp::from_ms(1_770_000_000_000);
+
+/// A schema of its own, and a directory for large objects.
+pub(super) struct PgHome {
+    url: String,
+    schema: String,
+    dir: TempDir,
+    couriers: Mutex<BTreeMap<String, Arc<Connector>>>,
+}
+
+pub(super) fn home() -> PgHome {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let schema = format!("home_{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    PgHome {
+        url: server::url(),
+        schema,
+        dir: tempfile::tempdir().unwrap(),
+        couriers: Mutex::default(),
+    }
+}
+
+impl PgHome {
+    fn options(&self, courier: &str) -> PostgresOptions {
+        static BOOTS: AtomicU64 = AtomicU64::new(1);
+        PostgresOptions {
+            url: format!("{} application_name={}", self.url, self.schema),
+            schema: self.schema.clone(),
+            courier: courier.to_owned(),
+            boot: BOOTS.fetch_add(1, Ordering::Relaxed).to_string(),
+            durability: Durability::Primary,
+            objects: ObjectLocation::Database { spool: self.dir.path().join("spool") },
+        }
+    }
+
+    fn store(&self, courier: &str) -> SqlStore {
+        PostgresStore::open(&self.options(courier)).unwrap()
+    }
+}
+
+#[async_trait]
+impl TestHome for PgHome {
+    async fn open(&self) -> SharedStore {
+        Arc::new(self.store("a"))
+    }
+}
+
+#[async_trait]
+impl SharedHome for PgHome {
+    async fn open_as(&self, courier: &str) -> SharedStore {
+        // On another thread, so that two couriers can start at the same time.
+        let options = self.options(courier);
+        let open = tokio::task::spawn_blocking(move || PostgresStore::open(&options).unwrap());
+        let store = open.await.unwrap();
+        self.couriers.lock().unwrap().insert(courier.to_owned(), store.connector().unwrap());
+        Arc::new(store)
+    }
+
+    fn cut(&self, courier: &str, point: CutPoint) {
+        let point = match point {
+            CutPoint::BeforeOrder => Failpoint::BeforeOrder,
+            CutPoint::BeforeCommit => Failpoint::BeforeCommit,
+            CutPoint::AfterCommit => Failpoint::AfterCommit,
+        };
+        *self.couriers.lock().unwrap()[courier].failpoint.lock().unwrap() = Some(point);
+    }
+}
+
+mod conformance {
+    crate::conformance::conformance_tests!(crate::postgres::tests::home);
+    crate::conformance::shared::shared_tests!(crate::postgres::tests::home);
+}
+
+#[tokio::test]
+async fn texts_keep_characters_that_postgresql_does_not_store() {
+    let home = home();
+    let names = ["a\0b", "a\u{1}\u{1}b", "a\u{1}b", "ab", "\0", "\u{1}\u{2}"];
+    let store = home.store("a");
+    for (n, name) in (1..).zip(names) {
+        store.set_event_cursor(name, n).await.unwrap();
+    }
+    drop(store);
+    let store = home.store("a");
+    for (n, name) in (1..).zip(names) {
+        assert_eq!(store.event_cursor(name).await.unwrap(), Some(n), "{name:?}");
+    }
+    let sql = "SELECT name FROM progress WHERE name LIKE 'events:%' ORDER BY value";
+    let found = store.read(|db| rows::list(db, sql, [], |row| row.get::<String>(0)));
+    assert_eq!(found.await.unwrap(), names.map(|name| format!("events:{name}")));
+}
+
+/// The server ends all sessions of a store again and again, as a restart or a failover does.
+#[tokio::test]
+async fn terminated_sessions_lose_and_repeat_nothing() {
+    let home = home();
+    let store = home.store("a");
+    let contact = Contact {
+        did: "did:web:bob".parse().unwrap(),
+        names: Vec::new(),
+        level: ContactLevel::Friend,
+        here: true,
+        bindings: Vec::new(),
+    };
+    store.put_contact(contact, NOON).await.unwrap();
+    let other = self::home();
+    let terminator = other.store("terminator");
+    let schema = home.schema.clone();
+    for round in 0..20 {
+        let terminate = async {
+            let sql =
+                "SELECT count(CASE WHEN pg_terminate_backend(pid) THEN 1 END) FROM pg_stat_activity
+                        WHERE application_name = ?1";
+            let schema = schema.clone();
+            let count = terminator
+                .read(move |db| rows::one(db, sql, [schema.as_str()], |row| row.get::<i64>(0)));
+            assert!(count.await.unwrap() > 0, "a writer and a listener");
+        };
+        let messages = (0..20).map(|n| {
+            let text = format!("{round} {n}");
+            let msg = MsgObject::from_json(json!({
+                "from": "did:web:ann", "to": ["did:web:bob"], "kind": "chat",
+                "content": {"content": text},
+            }));
+            let msg = msg.unwrap();
+            store.dispatch(vec![DispatchRequest { msg, tunnel: None, external_id: None }], NOON)
+        });
+        let (results, ()) = join(join_all(messages), terminate).await;
+        for result in results.concat() {
+            let outcome = result.unwrap().outcome;
+            assert!(
+                matches!(&outcome, DispatchOutcome::Delivered { duplicate: false, .. }),
+                "{outcome:?}"
+            );
+        }
+    }
+    let bob = "did:web:bob".parse().unwrap();
+    let page = PageRequest { beyond: None, limit: 1_000, newest_first: false };
+    let inbox = store.records(&bob, BoxKind::Inbox, &RecordFilter::default(), page).await.unwrap();
+    assert_eq!(inbox.entries.len(), 400);
+    let events = store.events(0, 1_000).await.unwrap();
+    assert_eq!(events.len(), 401);
+    assert_eq!(store.health(), StoreHealth::Ok);
+}
+
+/// The sessions of a store that wait for a standby.
+async fn waiting_for_standby(admin: &connect::PgSession, schema: &str) -> Vec<i32> {
+    let sql = "SELECT pid FROM pg_stat_activity
+                WHERE wait_event = 'SyncRep' AND application_name = $1";
+    let rows = admin.client.query(sql, &[&schema]).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+#[tokio::test]
+async fn cancelled_wait_for_a_standby_is_not_acknowledged() {
+    let url = server::own_url("-standby");
+    let home = PgHome { url: url.clone(), ..home() };
+    let store = home.store("a");
+    let admin = Connector::new(&url, "public").unwrap().connect().await.unwrap();
+    let set_standby = async |name: &str| {
+        let set = format!("ALTER SYSTEM SET synchronous_standby_names = '{name}'");
+        admin.client.batch_execute(&set).await.unwrap();
+        admin.client.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+    };
+    set_standby("missing").await;
+    let mut write = pin!(store.set_event_cursor("reader", 7));
+    let mut cancelled = BTreeSet::new();
+    let mut cancel_twice = pin!(async {
+        while cancelled.len() < 2 {
+            for pid in waiting_for_standby(&admin, &home.schema).await {
+                // The session that comes after a cancelled one waits again.
+                if cancelled.insert(pid) {
+                    admin.client.query("SELECT pg_cancel_backend($1)", &[&pid]).await.unwrap();
+                }
+            }
+        }
+        while waiting_for_standby(&admin, &home.schema).await.is_empty() {}
+    });
+    tokio::select! {
+        result = &mut write => panic!("acknowledged without a standby: {result:?}"),
+        () = &mut cancel_twice => {}
+    }
+    set_standby("").await;
+    write.await.unwrap();
+    assert_eq!(store.event_cursor("reader").await.unwrap(), Some(7));
+    assert_eq!(store.health(), StoreHealth::Ok);
+}
+
+#[tokio::test]
+async fn replicated_store_needs_a_synchronous_standby() {
+    let home = home();
+    let options = PostgresOptions { durability: Durability::Replicated, ..home.options("a") };
+    let rejected = PostgresStore::open(&options).unwrap_err().to_string();
+    assert!(rejected.contains("no synchronous standby"), "{rejected}");
+}
+
+#[test]
+fn store_histories_match_the_model() {
+    store_model::histories_match_the_model(home);
+}
+
+#[test]
+fn mail_histories_match_the_model() {
+    mail_model::histories_match_the_model(home);
+}
+
+#[test]
+fn letter_histories_match_the_model() {
+    letter_model::histories_match_the_model(home);
+}

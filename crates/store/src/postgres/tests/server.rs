@@ -1,0 +1,133 @@
+//! A PostgreSQL server of the test program: one for all tests, with a schema for each.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Start of the names of the directories of servers; the rest is the id of the test process.
+const PREFIX: &str = "monoco-postgres-";
+
+/// How long the server may take to accept connections.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The server refuses to run as root.
+const USER: &str = "postgres";
+
+/// The connection string of the server, which is started by the first call.
+///
+/// # Panics
+///
+/// When PostgreSQL is not installed or does not start: its tests must not be skipped.
+pub(crate) fn url() -> String {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    url_in(DIR.get_or_init(|| {
+        remove_old_servers();
+        new_server("")
+    }))
+}
+
+/// The connection string of a server of one test, which changes its settings.
+pub(crate) fn own_url(test: &str) -> String {
+    url_in(&new_server(test))
+}
+
+fn new_server(name: &str) -> PathBuf {
+    let dir = std::env::temp_dir().join(format!("{PREFIX}{}{name}", std::process::id()));
+    start(&dir);
+    dir
+}
+
+fn url_in(dir: &Path) -> String {
+    format!("host={} port=5432 user={USER} dbname=postgres", dir.display())
+}
+
+/// The newest installed version of a program of PostgreSQL.
+fn program(name: &str) -> PathBuf {
+    let mut versions: Vec<PathBuf> = fs::read_dir("/usr/lib/postgresql")
+        .map(|versions| versions.flatten().map(|version| version.path()).collect())
+        .unwrap_or_default();
+    versions.sort_by_key(|version| {
+        version.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok())
+    });
+    let newest = versions.last().map(|version| version.join("bin").join(name));
+    newest.unwrap_or_else(|| panic!("{name} is missing: install the Debian package postgresql"))
+}
+
+/// A command that runs as the user of the server, and ends when this process ends.
+fn command(name: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    // Another user cannot switch to the user of the server, and need not.
+    if fs::metadata("/proc/self")
+        .is_ok_and(|found| std::os::unix::fs::MetadataExt::uid(&found) == 0)
+    {
+        command.args([format!("--reuid={USER}"), format!("--regid={USER}")]);
+        command.arg("--clear-groups");
+    }
+    command.args(["--pdeathsig", "INT"]).arg(program(name));
+    command.current_dir("/").stdin(Stdio::null());
+    command
+}
+
+fn start(dir: &Path) {
+    fs::create_dir_all(dir).unwrap();
+    let id = |option: &str| {
+        let found = Command::new("id").args([option, USER]).output().unwrap();
+        String::from_utf8(found.stdout).unwrap().trim().parse().ok()
+    };
+    // Fails without the rights of root, where the directory belongs to the right user already.
+    let _ = chown(dir, id("-u"), id("-g"));
+    let data = dir.join("data");
+    let initialised = command("initdb")
+        .args(["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "-U", USER, "-D"])
+        .arg(&data)
+        .output()
+        .unwrap();
+    assert!(initialised.status.success(), "{}", String::from_utf8_lossy(&initialised.stderr));
+    let (server_dir, log) = (dir.to_owned(), fs::File::create(dir.join("log")).unwrap());
+    // The server ends with the thread that has started it, so that thread never ends.
+    thread::spawn(move || {
+        let mut server = command("postgres");
+        // The statements are tested here, not the disk.
+        for setting in [
+            "listen_addresses=",
+            "fsync=off",
+            "full_page_writes=off",
+            "max_connections=300",
+            "shared_buffers=64MB",
+            "max_wal_size=256MB",
+        ] {
+            server.args(["-c", setting]);
+        }
+        server.arg("-k").arg(&server_dir).arg("-D").arg(data);
+        let ended = server.stdout(log.try_clone().unwrap()).stderr(log).status();
+        panic!("the PostgreSQL server has ended: {ended:?}");
+    });
+    let socket = dir.join(".s.PGSQL.5432");
+    let deadline = Instant::now() + START_TIMEOUT;
+    while std::os::unix::net::UnixStream::connect(&socket).is_err() || !is_ready(dir) {
+        assert!(Instant::now() < deadline, "{}", fs::read_to_string(dir.join("log")).unwrap());
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn is_ready(dir: &Path) -> bool {
+    let ready = Command::new(program("pg_isready")).arg("-q").arg("-h").arg(dir).status();
+    ready.is_ok_and(|status| status.success())
+}
+
+/// Removes the directories of servers whose test process is gone.
+fn remove_old_servers() {
+    for entry in fs::read_dir(std::env::temp_dir()).unwrap().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if let Some(process) = name.strip_prefix(PREFIX)
+            && let Some(process) = process.split('-').next()
+            && !Path::new("/proc").join(process).exists()
+        {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
