@@ -29,6 +29,7 @@ mod dispatch;
 pub mod erasure;
 pub mod lease;
 pub mod reply;
+pub mod report;
 mod send;
 pub mod trace;
 

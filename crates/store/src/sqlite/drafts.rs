@@ -1,6 +1,7 @@
 //! Drafts: messages that are sent from files, and their results.
 
 use async_trait::async_trait;
+use monoco_core::courier::CourierId;
 use monoco_core::object::MAX_TARGETS;
 use monoco_core::time::Timestamp;
 use rusqlite::params;
@@ -17,7 +18,7 @@ use crate::{
 const OPEN: &str = "
     SELECT uid, provider, object
       FROM drafts
-     WHERE open = 1
+     WHERE open = 1 AND courier = ?1
      ORDER BY uid
 ";
 
@@ -27,7 +28,7 @@ const ANY_PENDING_DELIVERY: &str = "
 ";
 
 const INSERT: &str = "
-    INSERT INTO drafts (uid, provider, object, open) VALUES (?1, ?2, ?3, 1)
+    INSERT INTO drafts (uid, provider, courier, object, open) VALUES (?1, ?2, ?3, ?4, 1)
         ON CONFLICT (uid) DO NOTHING
 ";
 
@@ -74,7 +75,7 @@ impl DraftStore for SqliteStore {
         routing: &PipelineRouting,
         now: Timestamp,
     ) -> StoreResult<SendResult> {
-        let DraftSendRequest { uid, provider, post } = draft;
+        let DraftSendRequest { uid, provider, courier, post } = draft;
         let (msg_id, routing) = (post.msg.id(), routing.clone());
         let _lock = self.erasing.read().await;
         let prepared = self.prepare_letter(LetterSource::Send(post), now).await?;
@@ -99,17 +100,22 @@ impl DraftStore for SqliteStore {
                 };
                 if !matches!(result, SendResult::BlockedAuthor { .. }) {
                     let object = objects::seq_of(tx.db, tx.indexes.hashes.recent(), &msg_id)?;
-                    rows::execute(tx.db, INSERT, params![uid, provider, object])?;
+                    let row = params![uid, provider, courier.to_string(), object];
+                    rows::execute(tx.db, INSERT, row)?;
                 }
                 Ok(result)
             })
             .await
     }
 
-    async fn finished_drafts(&self, limit: usize) -> StoreResult<Vec<DraftResult>> {
+    async fn finished_drafts(
+        &self,
+        courier: CourierId,
+        limit: usize,
+    ) -> StoreResult<Vec<DraftResult>> {
         self.read(move |db| {
             let mut statement = db.prepare_cached(OPEN).map_err(db_error)?;
-            let mut rows = statement.query([]).map_err(db_error)?;
+            let mut rows = statement.query([courier.to_string()]).map_err(db_error)?;
             let mut results = Vec::new();
             while results.len() < limit
                 && let Some(row) = rows.next().map_err(db_error)?

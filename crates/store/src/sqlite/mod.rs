@@ -45,6 +45,7 @@ mod damage;
 mod deliveries;
 mod dispatch;
 mod drafts;
+mod duties;
 mod email;
 mod erasure;
 mod events;

@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use super::error::ApiError;
 
 pub mod boxes;
+pub mod cluster;
 pub mod contacts;
 pub mod email;
 pub mod events;

@@ -16,7 +16,7 @@ use crate::sqlite::damage::Db;
 use crate::sqlite::events::{self, EventSubject};
 use crate::sqlite::rows as sql;
 use crate::sqlite::writer::Tx;
-use crate::sqlite::{SqliteStore, dispatch, external_ids, inbound, objects, send};
+use crate::sqlite::{SqliteStore, dispatch, duties, external_ids, inbound, objects, send};
 use crate::{
     DispatchOutcome, DispatchRequest, LetterSourceKind, LetterStep, LetterStepResult, NextAction,
     SendRequest, SendResult, StoreError, StoreInboundRequest, StoreInboundResult, StoreResult,
@@ -78,6 +78,9 @@ pub(super) fn apply(
     now: Timestamp,
 ) -> StoreResult<LetterStepResult> {
     let PreparedStep { step, change } = prepared;
+    if let Some(duty) = &step.duty {
+        duties::check(tx, duty)?;
+    }
     let before = find_unchanged(tx.db, step.id, step.revision)?;
     let joined = join_letters(tx, step.id, &step.joins)?;
     let mut after = before.clone();
@@ -153,12 +156,13 @@ fn act(
             letter.held_by = Some(by.clone());
             letter.hold_key.clone_from(key);
         }
-        NextAction::HandOver { until } => {
+        NextAction::HandOver { until, holder } => {
             if letter.worker.is_none() {
                 let (from, to) = (status.standing.name().as_str(), LetterState::Away.as_str());
                 return Err(InvalidTransition { from, to }.into());
             }
             letter.status = status.hand_over(now, *until)?;
+            letter.holder.clone_from(holder);
         }
         NextAction::Return { due, tried, why } => {
             letter.status = status.return_to_queue(*due, *tried)?;
