@@ -43,7 +43,7 @@ use crate::courier::mailbox_dir::MailboxDir;
 use crate::courier::merge::MergeLoop;
 use crate::courier::tunnel_supervisor::TunnelSupervisor;
 use crate::courier::tunnels::TunnelRegistry;
-use crate::courier::{locks_file, retention, sweeper};
+use crate::courier::{approval_asks, locks_file, retention, sweeper};
 use crate::home::{ApiToken, CourierInfo, CourierState, Home, HomeError, ReloadResult};
 use crate::log::LogWriter;
 use crate::pipeline::Pipeline;
@@ -124,7 +124,8 @@ async fn serve(options: ServeOptions, ready: &dyn Fn(&CourierInfo)) -> Result<()
         reload: None,
     };
     home.announce(&info)?;
-    let courier = Courier::start(&home, home.courier_id()?, config, listeners)
+    let id = home.courier_id()?;
+    let courier = Courier::start(&home, id, config, source.clone(), listeners)
         .await
         .map_err(|error| StartError::Store { path: home.store(), error })?;
     info.state = CourierState::Running;
@@ -261,9 +262,11 @@ impl Courier {
         home: &Home,
         id: CourierId,
         config: Arc<Config>,
+        source: ConfigSource,
         listeners: Listeners,
     ) -> Result<Self, StoreError> {
         let store: SharedStore = Arc::new(SqliteStore::open(&home.store())?);
+        store.set_approval_policy(Arc::clone(&config.approvals));
         let clock = start_clock(&store).await?;
         let run = store.register_courier(id, enabled_tunnels(&config), clock.now()).await?;
         let duties = if store.is_shared() { HeldDuties::none(run) } else { HeldDuties::all(run) };
@@ -306,7 +309,7 @@ impl Courier {
 
         let tunnels = Arc::clone(&supervisor.tunnels);
         let config = config_receiver;
-        let parts = CourierParts { store, clock, entry, tunnels, duties, config, pipeline };
+        let parts = CourierParts { store, clock, entry, tunnels, duties, config, source, pipeline };
         if !parts.duties.is_shared() {
             // Before the merge loop starts: otherwise it merges windows without the files they wait
             // for. With other couriers, that is done for each tunnel with its duty.
@@ -355,6 +358,7 @@ impl Courier {
         let new = Arc::new(old.reloaded(new));
         let applied = self.supervisor.apply(Some(&old), &new).await;
         applied.map_err(|error| error.to_string())?;
+        self.supervisor.store.set_approval_policy(Arc::clone(&new.approvals));
         self.routing.set(&new.pipeline);
         let reloaded = self.pipeline.reload(Arc::new(new.pipeline.clone())).await;
         reloaded.map_err(|error| error.to_string())?;
@@ -392,6 +396,7 @@ struct CourierParts {
     tunnels: Arc<TunnelRegistry>,
     duties: HeldDuties,
     config: watch::Receiver<Arc<Config>>,
+    source: ConfigSource,
     pipeline: Arc<Pipeline>,
 }
 
@@ -451,6 +456,7 @@ fn start_loops(
     loops.spawn(locks_file::run(store(), clock, tree(), stop()));
     loops.spawn(retention::run(store(), clock, duties(), tree(), settings(), stop()));
     loops.spawn(sweeper::run(store(), clock, settings(), stop()));
+    loops.spawn(approval_asks::run(store(), clock, settings(), stop()));
     let eraser = TextEraser { projector: Arc::clone(&projector), clock, owner: owner() };
     loops.spawn(eraser.resume());
     (merge_loop, projector, dead_drafts)
@@ -464,7 +470,7 @@ fn start_listeners(
     dead_drafts: Arc<DeadDrafts>,
     receivers: &TaskGroup,
 ) {
-    let CourierParts { store, clock, entry, tunnels, duties, config, pipeline } = parts;
+    let CourierParts { store, clock, entry, tunnels, duties, config, source, pipeline } = parts;
     let webhooks = api::webhooks::WebhookListener::new(
         Arc::clone(&store),
         clock,
@@ -484,6 +490,7 @@ fn start_listeners(
         pipeline,
         duties,
         config,
+        source,
         stop: receivers.stop.clone(),
     };
     let Listeners {

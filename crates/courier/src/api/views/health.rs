@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 #[cfg(test)]
 use utoipa::ToSchema;
 
+use super::approvals::HaltView;
 use super::cluster::ClusterHealth;
 
 /// Health of the courier and its parts.
@@ -23,6 +24,12 @@ pub struct HealthView {
     pub mailbox: MailboxHealth,
     pub pipeline: PipelineHealth,
     pub dead: DeadCounts,
+    /// The halts that apply now: what they stop is not sent
+    #[serde(default)]
+    pub halts: Vec<HaltView>,
+    /// Messages that wait for approval
+    #[serde(default)]
+    pub pending_approvals: i64,
     /// The couriers that share the store; absent when it has only this one
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterHealth>,
