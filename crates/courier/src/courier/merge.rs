@@ -22,6 +22,9 @@ const MAX_WINDOWS_PER_COMMIT: usize = 200;
 const MIN_WINDOW_DELAY: Duration = Duration::from_millis(5);
 const MAX_WINDOW_DELAY: Duration = Duration::from_millis(100);
 
+/// Delay until windows are checked again when only those of other couriers have closed.
+const FOREIGN_WINDOW_DELAY: Duration = Duration::from_millis(200);
+
 /// How long after its end a window is merged by the leader: its tunnel has no courier.
 const MAX_OVERDUE_MS: i64 = 60_000;
 
@@ -57,6 +60,10 @@ impl BackgroundTask for MergeTask {
         Ok(match merge.store.next_merge().await? {
             Some(at) => {
                 let delay = at.since(merge.clock.now());
+                if delay.is_zero() && merge.duties.is_shared() {
+                    // Another courier merges it.
+                    return Ok(NextStep::After(FOREIGN_WINDOW_DELAY));
+                }
                 NextStep::After(delay.clamp(MIN_WINDOW_DELAY, MAX_WINDOW_DELAY))
             }
             None => NextStep::Poll(POLL_INTERVAL),
