@@ -71,6 +71,21 @@ pub struct TunnelInfo {
     pub idempotent: bool,
     /// Whether the adapter can look for a sent message at the provider.
     pub finds_sent: bool,
+    /// Whether the adapter reads the history of its provider: then the newest message of each
+    /// chat is stored.
+    pub reads_history: bool,
+    /// The labels of its Mails.
+    pub labels: TunnelLabels,
+}
+
+/// Labels of the Mails of one tunnel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TunnelLabels {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binding: Option<String>,
+    /// Labels of single chats, by session id.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub bindings: BTreeMap<String, String>,
 }
 
 /// What the store knows of one DID, for one decision.
@@ -143,6 +158,22 @@ pub struct UnresolvableTargets(pub Vec<UnresolvedTarget>);
 fn list(targets: &[UnresolvedTarget]) -> String {
     let each: Vec<_> = targets.iter().map(|t| format!("{} ({})", t.target, t.why)).collect();
     each.join(", ")
+}
+
+impl TunnelInfo {
+    /// A tunnel whose adapter supports nothing beyond sending and receiving, without labels.
+    pub fn new(id: TunnelId, provider: String, strangers: StrangerPolicy) -> Self {
+        let labels = TunnelLabels::default();
+        let (idempotent, finds_sent, reads_history) = (false, false, false);
+        Self { id, provider, strangers, idempotent, finds_sent, reads_history, labels }
+    }
+}
+
+impl TunnelLabels {
+    /// The label for the Mails of a session.
+    pub fn of(&self, session: &str) -> Option<&str> {
+        self.bindings.get(session).or(self.binding.as_ref()).map(String::as_str)
+    }
 }
 
 impl Binding {
@@ -278,13 +309,8 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn tunnel(id: &str, strangers: StrangerPolicy) -> TunnelInfo {
-        TunnelInfo {
-            id: id.parse().unwrap(),
-            provider: "stub".into(),
-            strangers,
-            idempotent: true,
-            finds_sent: false,
-        }
+        let info = TunnelInfo::new(id.parse().unwrap(), "stub".into(), strangers);
+        TunnelInfo { idempotent: true, ..info }
     }
 
     fn binding(tunnel: &str, address: &str, priority: i32) -> Binding {

@@ -17,6 +17,8 @@
 //! * [`draft`]: a message to send, as a file.
 //! * [`email`]: watched e-mail accounts; the e-mail task state machine.
 //! * [`lease`], [`retry`]: leases with epochs; failures, backoff and retry policies.
+//! * [`courier`]: ids of couriers that share a store, and the holders of their leases.
+//! * [`duty`]: work that one of these couriers does; the duty state machine.
 //! * [`record`]: MsgRecord and boxes; the read state machine.
 //! * [`delivery`]: Delivery; the send state machine.
 //! * [`claim`]: Claim and the location of a Mail's file; the claim state machine.
@@ -45,10 +47,12 @@ pub mod chat_receipt;
 pub mod claim;
 pub mod config;
 pub mod contact;
+pub mod courier;
 pub mod cursor;
 pub mod delivery;
 pub mod did;
 pub mod draft;
+pub mod duty;
 pub mod email;
 pub mod erasure;
 pub mod event;

@@ -7,6 +7,7 @@
 //! | deaf | the last 3 or more authentic requests could not be read or stored |
 //! | down | does not listen, or its connection is lost or not open yet |
 //! | paused | an operator has paused it: it neither receives nor sends |
+//! | standby | another courier of the shared store listens and sends for it |
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,6 +28,7 @@ pub enum TunnelStatus {
     Deaf,
     Down,
     Paused,
+    Standby,
 }
 
 /// The connection of a tunnel that receives messages through one.
@@ -46,6 +48,8 @@ pub struct TunnelHealth {
     pub listening: bool,
     /// Whether an operator has paused the tunnel.
     pub paused: bool,
+    /// Whether another courier does the work of the tunnel.
+    pub standby: bool,
     /// `None` when the tunnel opens no connection to receive messages.
     pub connection: Option<TunnelConnection>,
     /// How often an open connection was lost.
@@ -166,6 +170,7 @@ impl TunnelHealth {
             !matches!(self.connection, Some(TunnelConnection::Opening | TunnelConnection::Lost(_)));
         match self.last_frame {
             _ if self.paused => TunnelStatus::Paused,
+            _ if self.standby => TunnelStatus::Standby,
             _ if !self.listening || !connected => TunnelStatus::Down,
             _ if self.failures >= DEAF_AFTER => TunnelStatus::Deaf,
             Some(at) if now.since(at) < HEARING_PERIOD => TunnelStatus::Hearing,
@@ -183,6 +188,7 @@ impl TunnelStatus {
             Self::Deaf => "deaf",
             Self::Down => "down",
             Self::Paused => "paused",
+            Self::Standby => "standby",
         }
     }
 }

@@ -3,7 +3,12 @@
 //! The courier reads the wall clock once at its start, and counts elapsed time after that.
 //! A change of the wall clock while it runs therefore affects no lease and no order: 5
 //! minutes last 5 minutes. The difference is reported as drift; a restart removes it.
+//!
+//! Couriers that share a store follow the clock of its database server, so that they agree on
+//! when a lease expires. Differences are removed by at most 50 ms every 5 s, and the time never
+//! goes back.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use monoco_core::retry::Jitter;
@@ -23,18 +28,59 @@ pub struct Clock {
     start: Timestamp,
     /// Reading of the elapsed-time counter at the start.
     passed: Duration,
+    /// The correction by the clock of a database server, if there is one.
+    server: Option<&'static ServerOffset>,
 }
+
+/// How far the clock of a database server is ahead of the count since the start.
+#[derive(Debug)]
+struct ServerOffset {
+    ms: AtomicI64,
+    /// The latest time that was returned.
+    latest: AtomicI64,
+}
+
+/// Largest correction of one comparison with the database server, in milliseconds.
+const MAX_SLEW_MS: i64 = 50;
 
 impl Clock {
     /// Starts the clock. `not_before` is the latest time in the store, so that time does
     /// not go back over a restart.
     pub fn start(not_before: Option<Timestamp>) -> Self {
         let wall = wall_now();
-        Self { start: not_before.map_or(wall, |latest| latest.max(wall)), passed: elapsed() }
+        let start = not_before.map_or(wall, |latest| latest.max(wall));
+        Self { start, passed: elapsed(), server: None }
+    }
+
+    /// Starts a clock that follows the clock of a database server, which shows `time` now. It is
+    /// created once per process, and lives as long.
+    pub fn following(time: Timestamp) -> Self {
+        let (ms, latest) = (AtomicI64::new(0), AtomicI64::new(0));
+        let server = Some(&*Box::leak(Box::new(ServerOffset { ms, latest })));
+        Self { start: time, passed: elapsed(), server }
     }
 
     pub fn now(&self) -> Timestamp {
-        self.at(elapsed())
+        self.corrected(elapsed())
+    }
+
+    /// Compares this clock with the server's, which showed `time` between two readings of the
+    /// elapsed-time counter, and removes a part of the difference.
+    pub fn follow(&self, time: Timestamp, asked_at: Duration, answered_at: Duration) {
+        let Some(server) = self.server else { return };
+        let middle = asked_at + answered_at.saturating_sub(asked_at) / 2;
+        let shown = self.at(middle).ms().saturating_add(server.ms.load(Ordering::Relaxed));
+        let difference = time.ms().saturating_sub(shown);
+        server.ms.fetch_add(difference.clamp(-MAX_SLEW_MS, MAX_SLEW_MS), Ordering::Relaxed);
+    }
+
+    /// The time at a reading of the elapsed-time counter, with the correction.
+    fn corrected(&self, passed: Duration) -> Timestamp {
+        let counted = self.at(passed);
+        let Some(server) = self.server else { return counted };
+        let now = counted.ms().saturating_add(server.ms.load(Ordering::Relaxed));
+        let latest = server.latest.fetch_max(now, Ordering::Relaxed);
+        Timestamp::from_ms(now.max(latest))
     }
 
     /// The time at a reading of the elapsed-time counter.
@@ -68,8 +114,8 @@ pub fn wall_now() -> Timestamp {
     Timestamp::from_ms(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// Reading of the elapsed-time counter.
-fn elapsed() -> Duration {
+/// Reading of the elapsed-time counter, which a change of the wall clock does not affect.
+pub fn elapsed() -> Duration {
     Duration::try_from(clock_gettime(ELAPSED_CLOCK)).unwrap_or_default()
 }
 
@@ -105,11 +151,11 @@ mod tests {
     fn clock_counts_elapsed_time_and_ignores_the_wall_clock() {
         // Fixed readings: a machine that has just booted has no reading of an hour ago.
         let hour = Duration::from_secs(3600);
-        let clock = Clock { start: Timestamp::from_ms(5), passed: hour };
+        let clock = Clock { start: Timestamp::from_ms(5), passed: hour, server: None };
         assert_eq!(clock.at(hour).ms(), 5);
         assert_eq!(clock.at(2 * hour).ms(), 3_600_005, "one hour later");
         assert_eq!(clock.at(Duration::ZERO).ms(), 5, "a counter that goes back holds the time");
-        let clock = Clock { start: Timestamp::from_ms(5), passed: elapsed() };
+        let clock = Clock { start: Timestamp::from_ms(5), passed: elapsed(), server: None };
         let now = clock.now().ms();
         assert!((5..LONG).contains(&now), "{now}");
         assert_eq!(clock.drift().signum(), 1, "the wall clock is decades ahead of 1970");
@@ -120,5 +166,24 @@ mod tests {
         assert!(Clock::start(None).drift().abs() < 60_000);
         let ahead = Clock::start(Some(wall_now() + Duration::from_secs(7200)));
         assert!((-7_200_000..-7_100_000).contains(&ahead.drift()), "{}", ahead.drift());
+    }
+
+    #[test]
+    fn difference_to_the_server_is_removed_slowly_and_never_backwards() {
+        let secs = Duration::from_secs;
+        let clock = Clock { passed: secs(10), ..Clock::following(Timestamp::from_ms(1_000_000)) };
+        let shown = |at| clock.corrected(secs(at)).ms();
+        assert_eq!(shown(10), 1_000_000);
+        // The server is 120 ms ahead: 50, 50, 20.
+        for (at, expected) in [(15, 1_005_050), (20, 1_010_100), (25, 1_015_120)] {
+            let time = Timestamp::from_ms(1_000_120 + (at - 10) * 1_000);
+            let at = u64::try_from(at).unwrap();
+            clock.follow(time, secs(at) - secs(1), secs(at) + secs(1));
+            assert_eq!(shown(at), expected);
+        }
+        // Then it is set back by an hour.
+        clock.follow(Timestamp::from_ms(0), secs(25), secs(25));
+        assert_eq!(shown(25), 1_015_120, "not back");
+        assert_eq!(shown(26), 1_016_070);
     }
 }

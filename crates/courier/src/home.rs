@@ -6,6 +6,7 @@
 //! dropzone/           attachments, by content hash
 //! courier/config.yaml the config; every key has a default
 //! courier/adapters.d/ further tunnels, one file each
+//! courier/id          id of the courier among those of a shared store
 //! log/courier.log     the log of a courier in the background
 //! run/courier.lock    locked by the courier while it runs; never removed
 //! run/courier.json    state and addresses of the courier, for the command line
@@ -35,6 +36,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ConfigSource;
 
+mod courier_id;
 mod page;
 pub mod process;
 mod token;
@@ -156,6 +158,10 @@ pub enum HomeError {
     Taken(PathBuf),
     #[error("{0} is not a valid token; remove it, and the courier creates a new one")]
     BadToken(PathBuf),
+    #[error(
+        "{0} is not a valid courier id; restore it from a copy, or remove it to start as another courier"
+    )]
+    BadCourierId(PathBuf),
     #[error(
         "{0} is a symbolic link to a place that other users can access; run `chmod go-rwx` on it"
     )]

@@ -1,5 +1,6 @@
 //! Builds the courier and starts its tasks. The only place that wires.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -11,8 +12,8 @@ use monoco_adapters::egress::Egress;
 use monoco_adapters::email::envelope_key::EnvelopeKey;
 use monoco_adapters::registry::AdapterResources;
 use monoco_core::contact::{Contact, ContactLevel};
+use monoco_core::courier::{CourierId, CourierRun};
 use monoco_core::did::Did;
-use monoco_core::lease::Holder;
 use monoco_core::letter::ChainDirection;
 use monoco_core::retention::MAX_CLOCK_STEP;
 use monoco_core::time::Timestamp;
@@ -32,15 +33,17 @@ use crate::clock::{Clock, wall_now};
 use crate::config::{Config, ConfigError, ConfigSource};
 use crate::courier::dead_drafts::DeadDrafts;
 use crate::courier::drafts::DraftLoop;
+use crate::courier::duties::{DutyLoop, enabled_tunnels};
 use crate::courier::email::MailMemory;
 use crate::courier::file_fetcher::FileFetcher;
 use crate::courier::file_projector::FileProjector;
 use crate::courier::forget::TextEraser;
+use crate::courier::held_duties::HeldDuties;
 use crate::courier::mailbox_dir::MailboxDir;
 use crate::courier::merge::MergeLoop;
 use crate::courier::tunnel_supervisor::TunnelSupervisor;
 use crate::courier::tunnels::TunnelRegistry;
-use crate::courier::{HOLDER, approval_asks, figures, locks_file, retention, sweeper};
+use crate::courier::{approval_asks, figures, locks_file, retention, sweeper};
 use crate::home::{ApiToken, CourierInfo, CourierState, Home, HomeError, PageAccess, ReloadResult};
 use crate::log::LogWriter;
 use crate::pipeline::Pipeline;
@@ -121,7 +124,8 @@ async fn serve(options: ServeOptions, ready: &dyn Fn(&CourierInfo)) -> Result<()
         reload: None,
     };
     home.announce(&info)?;
-    let courier = Courier::start(&home, config, source.clone(), listeners)
+    let id = home.courier_id()?;
+    let courier = Courier::start(&home, id, config, source.clone(), listeners)
         .await
         .map_err(|error| StartError::Store { path: home.store(), error })?;
     info.state = CourierState::Running;
@@ -258,6 +262,7 @@ impl Courier {
     /// Opens the store and starts all tasks.
     async fn start(
         home: &Home,
+        id: CourierId,
         config: Arc<Config>,
         source: ConfigSource,
         listeners: Listeners,
@@ -265,7 +270,9 @@ impl Courier {
         let store: SharedStore = Arc::new(SqliteStore::open(&home.store())?);
         store.set_approval_policy(Arc::clone(&config.approvals));
         let clock = start_clock(&store).await?;
-        prepare_store(&store, clock, &config).await?;
+        let run = store.register_courier(id, enabled_tunnels(&config), clock.now()).await?;
+        let duties = if store.is_shared() { HeldDuties::none(run) } else { HeldDuties::all(run) };
+        prepare_store(&store, clock, run, &config).await?;
 
         let (receivers, loops) = (TaskGroup::default(), TaskGroup::default());
         let settings = Arc::new(config.pipeline.clone());
@@ -273,13 +280,18 @@ impl Courier {
         let (queue, notifier) =
             LetterQueue::open(&settings.queue, &store, &loops.tasks, &loops.stop);
         let entry = routing.entry(notifier.clone());
-        let (tasks, stop) = (&loops.tasks, &loops.stop);
-        let pipeline =
-            Pipeline::start(Arc::clone(&store), clock, notifier, settings, queue, tasks, stop);
+        let pipeline = Pipeline::start(
+            Arc::clone(&store),
+            clock,
+            notifier,
+            settings,
+            queue,
+            duties.clone(),
+            &loops,
+        );
         let pipeline = Arc::new(pipeline.await?);
 
         let (config_sender, config_receiver) = watch::channel(Arc::clone(&config));
-        let holder = Holder::new(format!("{HOLDER}{}", clock.now().ms()));
         let supervisor = TunnelSupervisor {
             store: Arc::clone(&store),
             clock,
@@ -290,7 +302,7 @@ impl Courier {
             },
             tunnels: Arc::new(TunnelRegistry::default()),
             config: config_receiver.clone(),
-            holder: holder.unwrap_or_else(|_| Holder::anonymous()),
+            duties: duties.clone(),
             mail_memory: MailMemory::new(),
             receivers: receivers.clone(),
             loops: loops.clone(),
@@ -298,19 +310,17 @@ impl Courier {
         supervisor.apply(None, &config).await?;
 
         let tunnels = Arc::clone(&supervisor.tunnels);
-        let parts = CourierParts {
-            store,
-            clock,
-            entry,
-            tunnels,
-            config: config_receiver,
-            source,
-            pipeline,
-        };
-        // Before the merge loop starts: otherwise it merges windows without the files they wait for.
-        parts.store.resume_files(clock.now()).await?;
+        let config = config_receiver;
+        let parts = CourierParts { store, clock, entry, tunnels, duties, config, source, pipeline };
+        if !parts.duties.is_shared() {
+            // Before the merge loop starts: otherwise it merges windows without the files they wait
+            // for. With other couriers, that is done for each tunnel with its duty.
+            parts.store.resume_files(None, clock.now()).await?;
+        }
+        receivers.spawn(parts.duty_loop().run(receivers.stop.clone()));
         let (merge_loop, projector, dead_drafts) = start_loops(&parts, home, &loops);
         let pipeline = Arc::clone(&parts.pipeline);
+        loops.spawn(Arc::clone(&pipeline).recall_at_duty(loops.stop.clone()));
         let bound = listeners.all();
         start_listeners(parts, listeners, projector, dead_drafts, &receivers);
         Ok(Self {
@@ -363,7 +373,9 @@ impl Courier {
         tracing::info!("stopping; a second signal does not wait");
         let finish = async {
             self.receivers.finish().await;
-            self.merge_loop.close_all().await;
+            if self.supervisor.end().await {
+                self.merge_loop.close_all().await;
+            }
             self.loops.finish().await;
         };
         let rejections = self.listeners.iter().map(|listener| listener.reject_connections());
@@ -384,9 +396,24 @@ struct CourierParts {
     clock: Clock,
     entry: PipelineEntry,
     tunnels: Arc<TunnelRegistry>,
+    duties: HeldDuties,
     config: watch::Receiver<Arc<Config>>,
     source: ConfigSource,
     pipeline: Arc<Pipeline>,
+}
+
+impl CourierParts {
+    fn duty_loop(&self) -> DutyLoop {
+        DutyLoop {
+            store: Arc::clone(&self.store),
+            clock: self.clock,
+            duties: self.duties.clone(),
+            tunnels: Arc::clone(&self.tunnels),
+            config: self.config.clone(),
+            renew_at: Duration::ZERO,
+            released: BTreeSet::new(),
+        }
+    }
 }
 
 /// Starts the background loops beside those of the tunnels and of the pipeline.
@@ -400,20 +427,24 @@ fn start_loops(
     let (owner, tunnels) = (|| config.owner.clone(), || Arc::clone(&parts.tunnels));
     let settings = || parts.config.clone();
     let mailbox = Arc::new(MailboxDir::new(config.mailbox(home), home.dropzone()));
-    if let Err(error) = mailbox.create() {
+    let courier = parts.duties.run().id;
+    let shared = parts.duties.is_shared().then_some(courier);
+    if let Err(error) = mailbox.create().and_then(|()| mailbox.publish_courier(shared)) {
         // The file projector tries again; messages are stored meanwhile.
         tracing::error!(%error, "cannot create the mailbox directory");
     }
     let tree = || Arc::clone(&mailbox);
+    let duties = || parts.duties.clone();
     let merge_loop =
-        Arc::new(MergeLoop { store: store(), clock, owner: owner(), tunnels: tunnels() });
-    let projector = Arc::new(FileProjector::new(store(), tree()));
+        Arc::new(MergeLoop { store: store(), clock, owner: owner(), duties: duties() });
+    let projector = Arc::new(FileProjector::new(store(), tree(), courier));
     let dead_drafts = Arc::new(DeadDrafts::new(tree()));
     let drafts = Arc::new(DraftLoop {
         store: store(),
         clock,
         entry: parts.entry.clone(),
         tree: tree(),
+        courier,
         owner: owner(),
         tunnels: tunnels(),
         dead: Arc::clone(&dead_drafts),
@@ -425,7 +456,7 @@ fn start_loops(
     loops.spawn(Arc::clone(&projector).run(stop()));
     loops.spawn(drafts.run(stop()));
     loops.spawn(locks_file::run(store(), clock, tree(), stop()));
-    loops.spawn(retention::run(store(), clock, tree(), settings(), stop()));
+    loops.spawn(retention::run(store(), clock, duties(), tree(), settings(), stop()));
     loops.spawn(sweeper::run(store(), clock, settings(), stop()));
     loops.spawn(approval_asks::run(store(), clock, settings(), stop()));
     loops.spawn(figures::run(store(), clock, stop()));
@@ -442,7 +473,7 @@ fn start_listeners(
     dead_drafts: Arc<DeadDrafts>,
     receivers: &TaskGroup,
 ) {
-    let CourierParts { store, clock, entry, tunnels, config, source, pipeline } = parts;
+    let CourierParts { store, clock, entry, tunnels, duties, config, source, pipeline } = parts;
     let webhooks = api::webhooks::WebhookListener::new(
         Arc::clone(&store),
         clock,
@@ -460,6 +491,7 @@ fn start_listeners(
         projector,
         dead_drafts,
         pipeline,
+        duties,
         config,
         source,
         stop: receivers.stop.clone(),
@@ -504,6 +536,9 @@ fn start_listeners(
 /// future was wrong: leases and delays that count from it end now.
 async fn start_clock(store: &SharedStore) -> Result<Clock, StoreError> {
     let last = store.last_clock_reading().await?;
+    if let Some(time) = store.server_time().await? {
+        return start_shared_clock(store, last, time).await;
+    }
     let wall = wall_now();
     let ahead = last.map_or(Duration::ZERO, |last| last.since(wall));
     if ahead <= MAX_CLOCK_STEP {
@@ -518,15 +553,40 @@ async fn start_clock(store: &SharedStore) -> Result<Clock, StoreError> {
     Ok(clock)
 }
 
-/// Adds the owner as a contact and releases the leases of an earlier run.
+/// Starts the clock at that of the database server. Leases that count from a time of more than a
+/// day in the future end now, unless another courier lives, which still holds them.
+async fn start_shared_clock(
+    store: &SharedStore,
+    last: Option<Timestamp>,
+    time: Timestamp,
+) -> Result<Clock, StoreError> {
+    let ahead = last.map_or(Duration::ZERO, |last| last.since(time));
+    if ahead <= MAX_CLOCK_STEP {
+        // Not before what was stored; the difference to the server is removed slowly.
+        return Ok(Clock::following(last.map_or(time, |last| last.max(time))));
+    }
+    if !store.couriers().await?.iter().any(|courier| courier.is_live(time)) {
+        let hours = ahead.as_secs() / 3600;
+        tracing::warn!(
+            hours,
+            "the clock of the database server was ahead; leases and delays end now"
+        );
+        store.expire_future_leases(time).await?;
+    }
+    Ok(Clock::following(time))
+}
+
+/// Adds the owner as a contact and releases the leases of earlier runs of this courier.
 async fn prepare_store(
     store: &SharedStore,
     clock: Clock,
+    run: CourierRun,
     config: &Config,
 ) -> Result<(), StoreError> {
     let now = clock.now();
     add_owner(store, &config.owner, now).await?;
-    let released = store.release_leases(HOLDER, delivery_retry(config.deliveries), now).await?;
+    let (prefix, retry) = (run.id.holder_prefix(), delivery_retry(config.deliveries));
+    let released = store.release_leases(&prefix, retry, now).await?;
     if released.records + released.deliveries + released.email_tasks > 0 {
         let SweepCounts { records, deliveries, email_tasks } = released;
         tracing::info!(records, deliveries, email_tasks, "leases of an earlier run ended");

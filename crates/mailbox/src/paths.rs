@@ -7,6 +7,7 @@
 //! outbound/{provider}/       drafts to send
 //! .state/mails.jsonl         index of the Mail files
 //! .state/locks.json          open claims
+//! .state/shared-courier      id of the courier, while its store is shared with others
 //! ```
 //!
 //! Readers use only files that the index names, and only with the content that the index
@@ -26,6 +27,9 @@ pub const OUTBOUND_DIR: &str = "outbound";
 
 /// Directory of the index, the open claims and temporary files.
 pub const STATE_DIR: &str = ".state";
+
+/// Name of the file with the id of the courier, which exists while its store is shared.
+pub const SHARED_COURIER_FILE: &str = "shared-courier";
 
 /// File name of the index in [`STATE_DIR`].
 pub const INDEX_FILE: &str = "mails.jsonl";

@@ -9,18 +9,25 @@
 //! names          cache of the file names in the inbox
 //! log/           output of commands that ran on Mails
 //! ```
+//!
+//! A workspace whose config names it is one workspace on every machine. Without a config its name
+//! is that of the directory. While couriers on several machines share a store, the id of the local
+//! courier is added to such a name, so that directories of other people with the same name do not
+//! count as one workspace.
 
 use std::fs::{self, File, TryLockError};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use monoco_core::claim::Workspace;
+use monoco_core::courier::CourierId;
 use monoco_core::filter::{self, FilterSet};
 use monoco_core::mail::digest;
 use monoco_fs::FileOptions;
 use serde_json::{Map, Value};
 
+use super::paths::{SHARED_COURIER_FILE, STATE_DIR};
 use super::{CheckedDir, MailboxError, at};
 
 /// Mailbox directory below the root of a workspace.
@@ -85,7 +92,7 @@ impl WorkspaceDir {
         if !dir.is_dir() {
             return Err(MailboxError::NoWorkspace(root.to_owned()));
         }
-        Self::read(root)
+        Self::read(root, couriers)
     }
 
     /// Creates a workspace at `root`.
@@ -106,7 +113,7 @@ impl WorkspaceDir {
             let options = FileOptions { mode: 0o644, ..FileOptions::PRIVATE };
             made.write(".gitignore", GITIGNORE.as_bytes(), options)?;
         }
-        Self::read(root)
+        Self::read(root, couriers)
     }
 
     /// Reads the config of `root` without creating anything.
@@ -114,7 +121,7 @@ impl WorkspaceDir {
     /// # Errors
     ///
     /// When the config is invalid.
-    pub fn read(root: &Path) -> Result<Self, MailboxError> {
+    pub fn read(root: &Path, couriers: &Path) -> Result<Self, MailboxError> {
         let path = root.join(DIR).join(CONFIG_FILE);
         let bytes = match open_dir(root)? {
             Some(dir) => dir.read(CONFIG_FILE, MAX_CONFIG_BYTES)?.unwrap_or_default(),
@@ -123,9 +130,17 @@ impl WorkspaceDir {
         let text = String::from_utf8(bytes)
             .map_err(|_| MailboxError::Bad { path: path.clone(), why: "not UTF-8".to_owned() })?;
         let called = root.file_name().map(|name| name.to_string_lossy().into_owned());
-        let (name, filters) = configure(&text, called.as_deref().unwrap_or("root"))
-            .map_err(|why| MailboxError::Bad { path, why })?;
+        let invalid = |why| MailboxError::Bad { path: path.clone(), why };
+        let WorkspaceConfig { name, is_explicit, filters } =
+            configure(&text, called.as_deref().unwrap_or("root")).map_err(invalid)?;
         let rules = digest(format!("{}\n{text}", name.as_str()).as_bytes());
+        let name = match shared_courier(couriers) {
+            Some(courier) if !is_explicit => {
+                let name = format!("{}@{}", name.as_str(), courier.short());
+                Workspace::new(name).map_err(|error| invalid(error.to_string()))?
+            }
+            _ => name,
+        };
         Ok(Self { root: root.to_owned(), name, filters, rules })
     }
 
@@ -226,8 +241,24 @@ fn open_dir(root: &Path) -> Result<Option<CheckedDir>, MailboxError> {
     Ok(Some(dir))
 }
 
+/// The local courier, when its store is shared with couriers on other machines.
+fn shared_courier(couriers: &Path) -> Option<CourierId> {
+    let path = couriers.join(STATE_DIR).join(SHARED_COURIER_FILE);
+    let mut text = String::new();
+    File::open(path).ok()?.take(64).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+/// What a `config.yaml` says.
+struct WorkspaceConfig {
+    name: Workspace,
+    /// Whether the config has the name.
+    is_explicit: bool,
+    filters: FilterSet,
+}
+
 /// Name and filters in the text of a `config.yaml`; `called` is the name of the directory.
-fn configure(text: &str, called: &str) -> Result<(Workspace, FilterSet), String> {
+fn configure(text: &str, called: &str) -> Result<WorkspaceConfig, String> {
     let nothing = text.lines().all(|line| {
         let line = line.trim();
         line.is_empty() || line.starts_with('#') || line == "---"
@@ -248,7 +279,7 @@ fn configure(text: &str, called: &str) -> Result<(Workspace, FilterSet), String>
         Some(filters) => FilterSet::parse(filters).map_err(|error| error.to_string())?,
     };
     let name = Workspace::new(name).map_err(|error| error.to_string())?;
-    Ok((name, filters))
+    Ok(WorkspaceConfig { name, is_explicit: field("name").is_some(), filters })
 }
 
 /// The keys of one level, all of which must be known.
@@ -297,7 +328,7 @@ mod tests {
 
     #[test]
     fn missing_or_empty_config_has_defaults_and_unknown_keys_are_rejected() {
-        let name = |text: &str| configure(text, "alpha").map(|(name, _)| String::from(name));
+        let name = |text: &str| configure(text, "alpha").map(|config| String::from(config.name));
         for (text, expected) in [
             ("", "alpha"),
             ("# nothing yet\n", "alpha"),
@@ -323,6 +354,23 @@ mod tests {
             let error = name(text).unwrap_err();
             assert!(error.contains(words), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn directory_name_has_the_courier_while_the_store_is_shared() {
+        let dir = tempfile::tempdir().unwrap();
+        let (couriers, app) = (dir.path().join("mailbox"), dir.path().join("app"));
+        fs::create_dir_all(couriers.join(STATE_DIR)).unwrap();
+        let own = WorkspaceDir::create(&app, &couriers).unwrap();
+        assert_eq!(own.name.as_str(), "app");
+        let id = CourierId::from_random([0xab; 16]);
+        fs::write(couriers.join(STATE_DIR).join(SHARED_COURIER_FILE), format!("{id}\n")).unwrap();
+        let shared = WorkspaceDir::open(&app, &couriers).unwrap();
+        assert_eq!(shared.name.as_str(), "app@abababab");
+        assert_eq!(shared.rules, own.rules, "the same filters");
+        fs::write(app.join(DIR).join(CONFIG_FILE), "mailbox: {name: app}").unwrap();
+        let explicit = WorkspaceDir::open(&app, &couriers).unwrap();
+        assert_eq!(explicit.name.as_str(), "app", "one workspace on every machine");
     }
 
     #[test]

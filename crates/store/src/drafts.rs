@@ -1,6 +1,7 @@
 //! Drafts: messages that are sent from files in the outbound directory.
 
 use async_trait::async_trait;
+use monoco_core::courier::CourierId;
 use monoco_core::delivery::Delivery;
 use monoco_core::object::ObjId;
 use monoco_core::time::Timestamp;
@@ -14,6 +15,8 @@ pub struct DraftSendRequest {
     pub uid: String,
     /// The provider directory that contains the file.
     pub provider: String,
+    /// The courier that has the file.
+    pub courier: CourierId,
     pub post: SendRequest,
 }
 
@@ -46,9 +49,13 @@ pub trait DraftStore: Send + Sync {
         now: Timestamp,
     ) -> StoreResult<SendResult>;
 
-    /// Lists open drafts whose deliveries are all final, or whose letter was trashed or is
-    /// dead.
-    async fn finished_drafts(&self, limit: usize) -> StoreResult<Vec<DraftResult>>;
+    /// Lists open drafts of one courier whose deliveries are all final, or whose letter was
+    /// trashed or is dead.
+    async fn finished_drafts(
+        &self,
+        courier: CourierId,
+        limit: usize,
+    ) -> StoreResult<Vec<DraftResult>>;
 
     /// Returns whether a draft with this name was sent.
     async fn draft_exists(&self, uid: &str) -> StoreResult<bool>;

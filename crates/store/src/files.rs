@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use monoco_core::claim::{MailLocation, Workspace};
+use monoco_core::courier::CourierId;
 use monoco_core::mail::MailIndexEntry;
 use tokio::sync::watch;
 
@@ -42,11 +43,15 @@ pub trait MailFileStore: Send + Sync {
     /// Lists the file changes with numbers above `after`, in order.
     async fn list_file_changes(&self, after: i64, limit: usize) -> StoreResult<Vec<FileChange>>;
 
-    /// Returns how far the files are known to be on disk.
-    async fn file_progress(&self) -> StoreResult<FileProgress>;
+    /// Returns how far the files of a courier are known to be on disk.
+    async fn file_progress(&self, courier: CourierId) -> StoreResult<FileProgress>;
 
-    /// Stores how far the files are on disk.
-    async fn set_file_progress(&self, progress: FileProgress) -> StoreResult<()>;
+    /// Stores how far the files of a courier are on disk.
+    async fn set_file_progress(
+        &self,
+        courier: CourierId,
+        progress: FileProgress,
+    ) -> StoreResult<()>;
 
     /// The number of the newest file change, updated after each commit that has one.
     fn newest_file_change(&self) -> watch::Receiver<i64>;

@@ -1,6 +1,6 @@
 //! Inbound messages from providers, stored until they are merged into Mails.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -71,33 +71,16 @@ pub enum StoreInboundResult {
     Dropped,
 }
 
-/// Parameters of a merge that are not stored with the messages.
+/// Parameters of a merge that are not stored with the messages or with their tunnel.
 #[derive(Clone, Debug)]
 pub struct MergeContext {
     /// The recipient of direct messages.
     pub owner: Did,
-    pub labels: BTreeMap<TunnelId, TunnelLabels>,
-    /// Tunnels whose adapter reads the history of its provider: the newest message of each of
-    /// their chats is stored.
-    pub read_history: BTreeSet<TunnelId>,
+    /// Merge only windows of these tunnels; `None`: of all tunnels.
+    pub tunnels: Option<BTreeSet<TunnelId>>,
     /// Also close windows that could still wait for messages, because the courier stops. Windows
     /// that wait for files stay open.
     pub all: bool,
-}
-
-/// Labels of the Mails of one tunnel.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TunnelLabels {
-    pub binding: Option<String>,
-    /// Labels of single chats, by session id.
-    pub bindings: BTreeMap<String, String>,
-}
-
-impl TunnelLabels {
-    /// The label for the Mails of a session.
-    pub fn of(&self, session: &str) -> Option<&str> {
-        self.bindings.get(session).or(self.binding.as_ref()).map(String::as_str)
-    }
 }
 
 /// Stores inbound messages and merges them into Mails.

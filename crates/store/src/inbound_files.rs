@@ -78,9 +78,13 @@ pub trait InboundFileStore: Send + Sync {
         now: Timestamp,
     ) -> Result<bool, StoreError>;
 
-    /// Lets windows with pending files wait for them again, after a start. Returns the number of
-    /// windows.
-    async fn resume_files(&self, now: Timestamp) -> Result<usize, StoreError>;
+    /// Lets windows of a tunnel, or of all tunnels, wait again for their pending files, after a
+    /// start. Returns the number of windows.
+    async fn resume_files(
+        &self,
+        tunnel: Option<&TunnelId>,
+        now: Timestamp,
+    ) -> Result<usize, StoreError>;
 
     /// A counter that changes after each commit that stores a message with files to fetch.
     fn newest_file(&self) -> watch::Receiver<u64>;

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use monoco_core::approval::SendOrigin;
 use monoco_core::did::{InvalidDid, TunnelId};
+use monoco_core::duty::DutyProof;
+use monoco_core::lease::Holder;
 use monoco_core::letter::{
     ChainDirection, Letter, LetterId, LetterState, LetterStatus, WorkerName, WorkerVerdict,
 };
@@ -133,6 +135,9 @@ pub struct LetterStep {
     /// Letters that are merged into this one, with the revisions that were read. If one of
     /// them has changed, the whole step is rejected.
     pub joins: Vec<(LetterId, i64)>,
+    /// The duty that the step belongs to. If another courier has acquired it, the step is
+    /// rejected.
+    pub duty: Option<DutyProof>,
     pub then: NextAction,
 }
 
@@ -153,6 +158,9 @@ pub enum NextAction {
     /// The external worker that the letter waits for has it until `until`.
     HandOver {
         until: Timestamp,
+        /// The run of the courier that waits for the answer. `None` when the answer comes
+        /// through a queue, from which any run can read it.
+        holder: Option<Holder>,
     },
     /// The external worker failed, did not answer in time or is down.
     Return {
@@ -316,9 +324,9 @@ pub trait LetterStore: Send + Sync {
         now: Timestamp,
     ) -> StoreResult<usize>;
 
-    /// Queues every letter that one of these workers has for another attempt. Used at start
-    /// for workers of an earlier process, which cannot answer any more.
-    async fn release_letters(&self, workers: &[WorkerName], now: Timestamp) -> StoreResult<usize>;
+    /// Queues every letter for another attempt that was handed over by a holder whose name
+    /// starts with `prefix`. Used for an earlier process, which gets no answer any more.
+    async fn release_letters(&self, prefix: &str, now: Timestamp) -> StoreResult<usize>;
 
     /// Deletes at most `limit` letters that were trashed on day `trashed` of the retention
     /// clock or before, or finished on day `done` or before. Returns their number.
@@ -352,6 +360,7 @@ impl LetterStep {
             verdicts: Vec::new(),
             reservations: Vec::new(),
             joins: Vec::new(),
+            duty: None,
             then,
         }
     }

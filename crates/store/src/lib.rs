@@ -24,6 +24,7 @@
 //! * [`EventStore`]: the event log and the trace of one message
 //! * [`RetentionStore`]: elapsed time, and what is purged by age
 //! * [`ErasureStore`]: erases what one person wrote
+//! * [`DutyStore`]: couriers that share the store, and their duties
 //! * [`StatusStore`]: counts and health
 //!
 //! [`sqlite`] is the embedded backend. Every backend must pass the conformance tests in
@@ -33,6 +34,7 @@ use std::sync::Arc;
 
 use monoco_core::approval::{AlreadyAnswered, ApprovalId};
 use monoco_core::contact::UnresolvableTargets;
+use monoco_core::courier::CourierId;
 use monoco_core::did::Did;
 use monoco_core::lease::LeaseLost;
 use monoco_core::object::ObjId;
@@ -49,6 +51,7 @@ mod conformance;
 mod contacts;
 mod deliveries;
 mod drafts;
+mod duties;
 mod email;
 mod erasure;
 mod events;
@@ -75,6 +78,7 @@ pub use claims::{ClaimStore, ClaimUpdate};
 pub use contacts::{ContactStore, Group};
 pub use deliveries::{DeliveryStore, JitteredRetry, SendRequest, SendResult, TargetResult};
 pub use drafts::{DraftResult, DraftSendRequest, DraftStore};
+pub use duties::DutyStore;
 pub use email::{
     DeadForward, EmailStore, EmailTaskCounts, EmailTaskQuery, RegisterMailsRequest,
     RegisterMailsResult, SettleCounts, StartedTask,
@@ -86,7 +90,7 @@ pub use files::{FileChange, FileProgress, MailFileStore};
 pub use halts::{HaltCounts, HaltStore};
 pub use inbound::{
     InboundStore, MergeContext, StoreEventResult, StoreInboundEvent, StoreInboundRequest,
-    StoreInboundResult, TunnelLabels,
+    StoreInboundResult,
 };
 pub use inbound_files::{FileLabels, InboundFile, InboundFileStore};
 pub use letters::{
@@ -163,6 +167,15 @@ pub enum StoreError {
     /// The receipts of the parts of a message are stored in order.
     #[error("found part {found} of the message, expected part {expected}")]
     UnexpectedPart { found: u32, expected: u32 },
+    /// Another courier has acquired the duty, or it was released; nothing was written.
+    #[error("the duty {duty} with epoch {epoch} has ended; nothing was written")]
+    DutyLost { duty: String, epoch: i64 },
+    /// Another process has registered the same courier.
+    #[error(
+        "courier {0} was started again by another process; a copy of a home directory needs an id \
+         of its own: remove courier/id there"
+    )]
+    CourierReplaced(CourierId),
     /// The tags cannot be set.
     #[error(transparent)]
     InvalidTag(#[from] InvalidTag),
@@ -248,6 +261,7 @@ pub trait Store:
     + EventStore
     + RetentionStore
     + ErasureStore
+    + DutyStore
     + StatusStore
 {
 }

@@ -495,6 +495,10 @@ impl From<StoreError> for ApiError {
             }
             StoreError::InvalidTag(_) => new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_tags"),
             StoreError::UnexpectedPart { .. } => new(StatusCode::CONFLICT, "unexpected_part"),
+            StoreError::DutyLost { .. } => new(StatusCode::CONFLICT, "duty_lost"),
+            StoreError::CourierReplaced(_) => {
+                new(StatusCode::SERVICE_UNAVAILABLE, "courier_replaced")
+            }
             StoreError::TooLarge(limit) => {
                 new(StatusCode::PAYLOAD_TOO_LARGE, "too_large").with("limit", limit)
             }

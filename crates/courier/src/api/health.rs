@@ -21,6 +21,7 @@ use serde_json::json;
 use super::SharedApi;
 use super::caller::Caller;
 use super::input::MAX_PAGE;
+use super::views::cluster::{ClusterHealth, CourierView, DutyView};
 use super::views::health::{
     AdapterHealth, DeadCounts, HealthCounts, HealthView, MailboxHealth, PipelineHealth,
     StorageHealth,
@@ -93,11 +94,25 @@ pub async fn health(State(api): State<SharedApi>, caller: Option<Extension<Calle
         ),
         halts: halts.0.iter().map(Into::into).collect(),
         pending_approvals: counts.pending_approvals,
+        cluster: cluster(&api, now).await.unwrap_or_default(),
         oldest_waiting_delivery_ms: counts.oldest_waiting.map(age),
         oldest_unclaimed_mail_ms: counts.oldest_unclaimed.map(age),
         clock_drift_ms: api.clock.drift(),
     };
     (code, axum::Json(health)).into_response()
+}
+
+/// The couriers and duties of a shared store; `None` when it has only this courier.
+async fn cluster(api: &SharedApi, now: Timestamp) -> StoreResult<Option<ClusterHealth>> {
+    if !api.duties.is_shared() {
+        return Ok(None);
+    }
+    let (couriers, duties) = (api.store.couriers().await?, api.store.duties().await?);
+    Ok(Some(ClusterHealth {
+        courier: api.duties.run().id.to_string(),
+        couriers: couriers.iter().map(|courier| CourierView::new(courier, now)).collect(),
+        duties: duties.iter().map(|duty| DutyView::new(duty, now)).collect(),
+    }))
 }
 
 /// The health of the tunnels of the config, by id.

@@ -12,6 +12,7 @@ use axum::http::{HeaderMap, header};
 use bytes::BytesMut;
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
+use monoco_core::courier::HOLDER_PREFIX;
 use monoco_core::cursor;
 use monoco_core::did::Did;
 use monoco_core::json;
@@ -25,7 +26,6 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 use super::error::ApiError;
-use crate::courier::HOLDER;
 
 /// Largest JSON body, in bytes. Twice the size of an object, because escapes take space.
 pub const MAX_JSON: usize = 2 << 20;
@@ -344,10 +344,12 @@ pub fn lease_duration(field: &str, secs: Option<i64>) -> Result<LeaseDuration, A
 pub fn holder(name: Option<String>) -> Result<Holder, ApiError> {
     let holder = name.map_or_else(|| Ok(Holder::anonymous()), Holder::new);
     let holder = holder.map_err(|error| ApiError::bad_field("holder", error))?;
-    if holder.as_str().starts_with(HOLDER) {
+    if holder.as_str().starts_with(HOLDER_PREFIX) {
         return Err(ApiError::bad_field(
             "holder",
-            format_args!("names that start with {HOLDER:?} are reserved; choose another name"),
+            format_args!(
+                "names that start with {HOLDER_PREFIX:?} are reserved; choose another name"
+            ),
         ));
     }
     Ok(holder)

@@ -22,6 +22,7 @@ use crate::clock::Clock;
 use crate::config::{ClaimsConfig, Config, ConfigSource};
 use crate::courier::dead_drafts::DeadDrafts;
 use crate::courier::file_projector::FileProjector;
+use crate::courier::held_duties::HeldDuties;
 use crate::courier::tunnels::TunnelRegistry;
 use crate::pipeline::Pipeline;
 use access::RouteAccess;
@@ -86,6 +87,7 @@ pub struct Api {
     pub projector: Arc<FileProjector>,
     pub dead_drafts: Arc<DeadDrafts>,
     pub pipeline: Arc<Pipeline>,
+    pub duties: HeldDuties,
     pub config: watch::Receiver<Arc<Config>>,
     /// Where the config is read from.
     pub source: ConfigSource,

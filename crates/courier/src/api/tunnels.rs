@@ -142,8 +142,8 @@ pub async fn put_tunnel(
     let strangers = body.strangers.as_deref().unwrap_or("accept");
     let strangers = StrangerPolicy::parse(strangers)
         .ok_or_else(|| ApiError::bad_field("strangers", "expected accept, hold or drop"))?;
-    let (idempotent, finds_sent) = (body.idempotent, false);
-    let tunnel = TunnelInfo { id, provider, strangers, idempotent, finds_sent };
+    let idempotent = body.idempotent;
+    let tunnel = TunnelInfo { idempotent, ..TunnelInfo::new(id, provider, strangers) };
     let tunnel = api.store.put_tunnel(tunnel, api.clock.now()).await?;
     Ok(axum::Json(TunnelView::new(tunnel, None)))
 }
@@ -189,12 +189,8 @@ async fn all_tunnels(api: &Api) -> Result<BTreeMap<TunnelId, TunnelView>, ApiErr
     let mut health = health::adapters(&api.tunnels, api.clock.now());
     let config = Arc::clone(&api.config.borrow());
     // A tunnel that is turned off, or that cannot start, is not stored.
-    let configured = config.tunnels.iter().map(|(id, tunnel)| TunnelInfo {
-        id: id.clone(),
-        provider: tunnel.provider.to_owned(),
-        strangers: tunnel.strangers,
-        idempotent: false,
-        finds_sent: false,
+    let configured = config.tunnels.iter().map(|(id, tunnel)| {
+        TunnelInfo::new(id.clone(), tunnel.provider.to_owned(), tunnel.strangers)
     });
     let tunnels = configured.chain(api.store.tunnels().await?);
     let tunnels: BTreeMap<_, _> = tunnels.map(|tunnel| (tunnel.id.clone(), tunnel)).collect();

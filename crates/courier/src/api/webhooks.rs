@@ -106,7 +106,7 @@ async fn receive(
     request: Request,
 ) -> Result<Response, ApiError> {
     let tunnel = webhooks.tunnels.get(&id).ok_or_else(ApiError::no_webhook)?;
-    if !tunnel.is_active() {
+    if tunnel.is_paused() {
         return Err(ApiError::tunnel_paused());
     }
     let (parts, body) = request.into_parts();

@@ -31,6 +31,7 @@ mod dispatch;
 pub mod erasure;
 pub mod lease;
 pub mod reply;
+pub mod report;
 mod send;
 pub mod trace;
 

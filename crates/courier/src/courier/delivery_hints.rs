@@ -45,7 +45,6 @@ mod tests {
     use monoco_core::did::TunnelId;
     use monoco_core::merge::Debounce;
     use monoco_core::time::Timestamp;
-    use monoco_store::TunnelLabels;
     use tokio::sync::broadcast;
 
     use super::*;
@@ -54,8 +53,7 @@ mod tests {
 
     fn tunnel(id: &str) -> Arc<RunningTunnel> {
         let debounce = Debounce { window: Duration::ZERO, max_wait: Duration::ZERO };
-        let settings =
-            TunnelSettings { debounce, labels: TunnelLabels::default(), max_file_bytes: 1 << 20 };
+        let settings = TunnelSettings { debounce, max_file_bytes: 1 << 20 };
         let quota = IntakeQuota::new(0, Timestamp::from_ms(0));
         let adapter = Arc::new(Stub::new(id.parse().unwrap()));
         let stop = CancellationToken::new();

@@ -93,6 +93,7 @@ impl DraftLoop {
         let post = DraftSendRequest {
             uid: uid.uid.clone(),
             provider: uid.provider.clone(),
+            courier: self.courier,
             post: SendRequest { msg, key: Some(key), not_before, origin: SendOrigin::Owner },
         };
         let (store, through) = (&self.store, self.entry.outbound());
@@ -169,7 +170,8 @@ impl DraftLoop {
         let store = &self.store;
         let mut file_draft = Vec::new();
         loop {
-            let results = handle.block_on(store.finished_drafts(MAX_DRAFTS_PER_BATCH))?;
+            let results =
+                handle.block_on(store.finished_drafts(self.courier, MAX_DRAFTS_PER_BATCH))?;
             let more = results.len() == MAX_DRAFTS_PER_BATCH;
             for result in results {
                 let uid = DraftUid { provider: result.provider.clone(), uid: result.uid.clone() };

@@ -19,6 +19,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use monoco_core::courier::CourierId;
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::draft::{Draft, InvalidDraft, MAX_DRAFT};
 use monoco_core::time::Timestamp;
@@ -62,6 +63,8 @@ pub struct DraftLoop {
     pub clock: Clock,
     pub entry: PipelineEntry,
     pub tree: Arc<MailboxDir>,
+    /// The courier whose files these are.
+    pub courier: CourierId,
     /// Sender of all drafts.
     pub owner: Did,
     pub tunnels: Arc<TunnelRegistry>,

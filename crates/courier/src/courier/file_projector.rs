@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use monoco_core::claim::MailLocation;
+use monoco_core::courier::CourierId;
 use monoco_core::mail::{MailId, MailIndexEntry};
 use monoco_core::object::ObjId;
 use monoco_store::{FileChange, FileProgress, SharedStore, StoreError};
@@ -50,6 +51,8 @@ pub(super) const MAX_REPORTED_NAMES: usize = 100;
 pub struct FileProjector {
     store: SharedStore,
     tree: Arc<MailboxDir>,
+    /// The courier whose files these are.
+    courier: CourierId,
     /// Locked while files are written.
     state: Mutex<ProjectorState>,
     report: Mutex<ProjectorReport>,
@@ -137,8 +140,12 @@ impl BackgroundTask for ProjectorTask {
 }
 
 impl FileProjector {
-    pub fn new(store: SharedStore, tree: Arc<MailboxDir>) -> Self {
-        Self { store, tree, state: Mutex::default(), report: Mutex::default() }
+    pub fn new(store: SharedStore, tree: Arc<MailboxDir>, courier: CourierId) -> Self {
+        Self { store, tree, courier, state: Mutex::default(), report: Mutex::default() }
+    }
+
+    pub(super) fn courier(&self) -> CourierId {
+        self.courier
     }
 
     pub fn report(&self) -> ProjectorReport {
@@ -221,7 +228,7 @@ impl FileProjector {
             return Ok(());
         }
         self.tree.create()?;
-        let progress = handle.block_on(self.store.file_progress())?;
+        let progress = handle.block_on(self.store.file_progress(self.courier))?;
         let newest = *self.store.newest_file_change().borrow();
         self.set_lost_index_aside(state, &progress, handle)?;
         state.index = MailIndexFile::open(&self.tree.open_dirs()?.state()?, &progress)?;
@@ -436,7 +443,7 @@ impl FileProjector {
             index_seq: index.map_or(0, |index| index.seq),
             generation: index.map_or(progress.generation, |index| index.generation),
         };
-        handle.block_on(self.store.set_file_progress(progress))?;
+        handle.block_on(self.store.set_file_progress(self.courier, progress))?;
         state.progress = Some(progress);
         state.dirty = None;
         Ok(())

@@ -129,7 +129,7 @@ impl TextEraser {
         let store = projector.store();
         let stored = handle.block_on(store.erase(&request, self.clock.now()))?;
         while projector.follow(state, &mut dirs, handle)? {}
-        if handle.block_on(store.file_progress())?.index_bytes == 0 {
+        if handle.block_on(store.file_progress(projector.courier()))?.index_bytes == 0 {
             projector.build(state, &mut dirs, handle)?;
         }
         for DraftFile { dir, name, .. } in &drafts {

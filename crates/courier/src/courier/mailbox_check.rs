@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use monoco_core::claim::MailLocation;
+use monoco_core::courier::CourierId;
 use monoco_core::did::Did;
 use monoco_core::mail::MailId;
 use monoco_core::time::Timestamp;
@@ -239,12 +240,13 @@ impl FileProjector {
 /// When the disk or the store fails.
 pub async fn rebuild_offline(
     store: SharedStore,
+    courier: CourierId,
     mailbox: PathBuf,
     dropzone: PathBuf,
     from_files: Option<(Did, Timestamp)>,
 ) -> Result<RebuildResult, ProjectorError> {
     let tree = Arc::new(MailboxDir::new(mailbox, dropzone));
-    let projector = Arc::new(FileProjector::new(store, tree));
+    let projector = Arc::new(FileProjector::new(store, tree, courier));
     match from_files {
         Some((owner, now)) => projector.rebuild_from_files(owner, now).await,
         None => projector.rebuild().await,

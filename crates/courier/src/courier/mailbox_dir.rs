@@ -17,11 +17,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use monoco_core::courier::CourierId;
 use monoco_core::hex;
 use monoco_core::object::{BytesHasher, ObjId};
 use monoco_core::time::Timestamp;
 use monoco_fs::{Dir, FileOptions, TemporaryFile, found};
-use monoco_mailbox::paths::{OUTBOUND_DIR, STATE_DIR};
+use monoco_mailbox::paths::{OUTBOUND_DIR, SHARED_COURIER_FILE, STATE_DIR};
 
 /// How many temporary names are tried before a write fails. Names are in use only when
 /// the random prefix of another courier is the same.
@@ -81,6 +82,24 @@ impl MailboxDir {
             }
         }
         Ok(())
+    }
+
+    /// Writes the id of the courier for workspaces while its store is shared, and removes it
+    /// otherwise.
+    ///
+    /// # Errors
+    ///
+    /// When the file system returns an error.
+    pub fn publish_courier(&self, shared: Option<CourierId>) -> io::Result<()> {
+        let dirs = self.open_dirs()?;
+        let state = dirs.state()?;
+        match shared {
+            Some(id) => {
+                let text = format!("{id}\n");
+                dirs.put(&state, SHARED_COURIER_FILE, text.as_bytes(), FileOptions::PRIVATE_SYNCED)
+            }
+            None => state.remove(SHARED_COURIER_FILE).map(drop),
+        }
     }
 
     /// Opens the root and the temporary directory, creating them if needed.

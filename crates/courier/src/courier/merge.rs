@@ -1,15 +1,17 @@
 //! Merges inbound messages into Mails when their merge windows have closed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use monoco_core::did::Did;
+use monoco_core::did::{Did, TunnelId};
+use monoco_core::duty::DutyName;
+use monoco_core::time::Timestamp;
 use monoco_store::{MergeContext, SharedStore, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::tunnels::TunnelRegistry;
+use super::held_duties::HeldDuties;
 use crate::background::{self, BackgroundTask, NextStep};
 use crate::clock::Clock;
 
@@ -20,6 +22,12 @@ const MAX_WINDOWS_PER_COMMIT: usize = 200;
 const MIN_WINDOW_DELAY: Duration = Duration::from_millis(5);
 const MAX_WINDOW_DELAY: Duration = Duration::from_millis(100);
 
+/// Delay until windows are checked again when only those of other couriers have closed.
+const FOREIGN_WINDOW_DELAY: Duration = Duration::from_millis(200);
+
+/// How long after its end a window is merged by the leader: its tunnel has no courier.
+const MAX_OVERDUE_MS: i64 = 60_000;
+
 /// Interval between checks for new messages when no hint arrives.
 const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -29,8 +37,8 @@ pub struct MergeLoop {
     pub clock: Clock,
     /// Recipient of direct messages.
     pub owner: Did,
-    /// The tunnels, for their labels.
-    pub tunnels: Arc<TunnelRegistry>,
+    /// Windows are merged by the courier that has the duty of their tunnel.
+    pub duties: HeldDuties,
 }
 
 struct MergeTask {
@@ -52,6 +60,10 @@ impl BackgroundTask for MergeTask {
         Ok(match merge.store.next_merge().await? {
             Some(at) => {
                 let delay = at.since(merge.clock.now());
+                if delay.is_zero() && merge.duties.is_shared() {
+                    // Another courier merges it.
+                    return Ok(NextStep::After(FOREIGN_WINDOW_DELAY));
+                }
                 NextStep::After(delay.clamp(MIN_WINDOW_DELAY, MAX_WINDOW_DELAY))
             }
             None => NextStep::Poll(POLL_INTERVAL),
@@ -70,7 +82,7 @@ impl MergeLoop {
         background::run(&mut MergeTask { merge: self, inbound }, &stop).await;
     }
 
-    /// Merges all windows, closed or not, before the courier stops.
+    /// Merges all windows, closed or not, before the last courier of the store stops.
     pub async fn close_all(&self) {
         loop {
             match self.merge(true).await {
@@ -86,18 +98,30 @@ impl MergeLoop {
     }
 
     async fn merge(&self, all: bool) -> Result<usize, StoreError> {
-        let running = self.tunnels.running();
-        let read_history: BTreeSet<_> = running
-            .iter()
-            .filter(|tunnel| tunnel.adapter.reads_history())
-            .map(|tunnel| tunnel.adapter.id().clone())
-            .collect();
-        let labels: BTreeMap<_, _> = running
-            .iter()
-            .map(|tunnel| (tunnel.adapter.id().clone(), tunnel.settings().labels.clone()))
-            .collect();
-        let context =
-            Arc::new(MergeContext { owner: self.owner.clone(), labels, read_history, all });
-        self.store.merge(context, MAX_WINDOWS_PER_COMMIT, self.clock.now()).await
+        let now = self.clock.now();
+        let Some(held) = self.duties.names().filter(|_| !all) else {
+            return self.merge_of(None, all, now).await;
+        };
+        let mut merged = 0;
+        if held.contains(&DutyName::Leader) {
+            // Also windows of tunnels that no courier has any more.
+            let overdue = Timestamp::from_ms(now.ms().saturating_sub(MAX_OVERDUE_MS));
+            merged = self.merge_of(None, all, overdue).await?;
+        }
+        let tunnels = held.into_iter().filter_map(|name| match name {
+            DutyName::Tunnel(tunnel) => Some(tunnel),
+            DutyName::Leader | DutyName::Dispatcher => None,
+        });
+        Ok(merged.max(self.merge_of(Some(tunnels.collect()), all, now).await?))
+    }
+
+    async fn merge_of(
+        &self,
+        tunnels: Option<BTreeSet<TunnelId>>,
+        all: bool,
+        now: Timestamp,
+    ) -> Result<usize, StoreError> {
+        let context = Arc::new(MergeContext { owner: self.owner.clone(), tunnels, all });
+        self.store.merge(context, MAX_WINDOWS_PER_COMMIT, now).await
     }
 }

@@ -3,22 +3,19 @@
 //!
 //! Hints may be lost, so every task also polls (see `background`).
 
-/// Prefix of the holder name of the courier's own leases. A random number per start
-/// follows, so that leases of an earlier run can be told apart. Clients cannot use the
-/// prefix.
-pub const HOLDER: &str = "courier:";
-
 pub mod approval_asks;
 pub mod dead_drafts;
 mod delivery_hints;
 pub mod draft_sender;
 pub mod draft_watcher;
 pub mod drafts;
+pub mod duties;
 pub mod email;
 pub mod figures;
 pub mod file_fetcher;
 pub mod file_projector;
 pub mod forget;
+pub mod held_duties;
 pub mod inbound;
 pub mod index;
 pub mod intake_quota;

@@ -108,6 +108,9 @@ impl BackgroundTask for ReceiptLoop {
         self.newest.mark_unchanged();
         self.active.mark_unchanged();
         if !self.tunnel.is_active() {
+            // Another courier may send the receipts meanwhile: the stored position counts.
+            (self.cursor, self.open) = (None, None);
+            self.waiting.clear();
             return Ok(NextStep::Poll(POLL_INTERVAL));
         }
         if let Some(open) = self.open.take() {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use monoco_core::draft;
+use monoco_core::duty::DutyName;
 use monoco_core::retention::ClockStep;
 use monoco_core::time::Timestamp;
 use monoco_store::{SharedStore, StoreError};
@@ -16,6 +17,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::drafts::is_uid;
+use super::held_duties::HeldDuties;
 use super::mailbox_dir::MailboxDir;
 use crate::background::{self, BackgroundTask, NextStep};
 use crate::clock::Clock;
@@ -37,6 +39,9 @@ const MAX_EVENTS_PER_COMMIT: usize = 5_000;
 /// Commits of each kind in one purge.
 const MAX_COMMITS_PER_PURGE: usize = 200;
 
+/// Couriers that have not run for this time are forgotten, with the tunnels that they configure.
+const COURIER_RETENTION: Duration = Duration::from_secs(30 * 86_400);
+
 /// Files that were stored again within this time are not deleted.
 const MIN_FILE_AGE: Duration = Duration::from_secs(3_600);
 
@@ -46,6 +51,7 @@ const MAX_SENT_DRAFT_BYTES: u64 = 8 << 20;
 struct RetentionTask {
     store: SharedStore,
     clock: Clock,
+    duties: HeldDuties,
     tree: Arc<MailboxDir>,
     config: watch::Receiver<Arc<Config>>,
     stop: CancellationToken,
@@ -68,7 +74,10 @@ impl BackgroundTask for RetentionTask {
         self.last_reading = Some(clock.noted_at);
         if self.updates.is_multiple_of(UPDATES_PER_PURGE) {
             let days = PurgeDays::new(clock.day(), &self.config.borrow().retention);
-            purge(&self.store, self.clock, &self.tree, days, &self.stop).await;
+            if self.duties.holds(&DutyName::Leader) {
+                purge_store(&self.store, self.clock, days, &self.stop).await;
+            }
+            purge_drafts(self.clock, &self.tree, days).await;
         }
         self.updates = self.updates.wrapping_add(1);
         Ok(NextStep::After(CLOCK_INTERVAL))
@@ -79,14 +88,23 @@ impl BackgroundTask for RetentionTask {
 pub async fn run(
     store: SharedStore,
     clock: Clock,
+    duties: HeldDuties,
     tree: Arc<MailboxDir>,
     config: watch::Receiver<Arc<Config>>,
     stop: CancellationToken,
 ) {
     let last_reading = store.last_clock_reading().await.ok().flatten();
-    let task_stop = stop.clone();
-    let mut task =
-        RetentionTask { store, clock, tree, config, stop: task_stop, last_reading, updates: 0 };
+    let (stop_of_task, updates) = (stop.clone(), 0);
+    let mut task = RetentionTask {
+        store,
+        clock,
+        duties,
+        tree,
+        config,
+        stop: stop_of_task,
+        last_reading,
+        updates,
+    };
     background::run(&mut task, &stop).await;
 }
 
@@ -111,17 +129,21 @@ impl PurgeDays {
     }
 }
 
-async fn purge(
-    store: &SharedStore,
-    clock: Clock,
-    tree: &Arc<MailboxDir>,
-    days: PurgeDays,
-    stop: &CancellationToken,
-) {
-    if let Err(error) = purge_store(store, clock, days, stop).await {
+/// Purges the store, for all couriers.
+async fn purge_store(store: &SharedStore, clock: Clock, days: PurgeDays, stop: &CancellationToken) {
+    if let Err(error) = try_purge_store(store, clock, days, stop).await {
         tracing::warn!(%error, "cannot purge expired entries");
-        return;
     }
+}
+
+/// The time `age` before `now`.
+fn before(now: Timestamp, age: Duration) -> Timestamp {
+    let age = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
+    Timestamp::from_ms(now.ms().saturating_sub(age))
+}
+
+/// Removes the files of drafts that this courier has sent.
+async fn purge_drafts(clock: Clock, tree: &Arc<MailboxDir>, days: PurgeDays) {
     let (tree, now) = (Arc::clone(tree), clock.now());
     let removed =
         tokio::task::spawn_blocking(move || remove_sent_drafts(&tree, days.archive, now)).await;
@@ -132,12 +154,16 @@ async fn purge(
     }
 }
 
-async fn purge_store(
+async fn try_purge_store(
     store: &SharedStore,
     clock: Clock,
     days: PurgeDays,
     stop: &CancellationToken,
 ) -> Result<(), StoreError> {
+    let removed = store.remove_couriers(before(clock.now(), COURIER_RETENTION)).await?;
+    if removed > 0 {
+        tracing::info!(removed, "removed couriers that have not run for 30 days");
+    }
     let mut expired = 0;
     for _ in 0..MAX_COMMITS_PER_PURGE {
         let archived =
@@ -252,7 +278,11 @@ mod tests {
         let ids = hub.receive(["1", "2"]).await;
         advance_days(&hub, 0).await;
         hub.end(&ids[0], ClaimUpdate::Complete).await;
-        let projector = Arc::new(FileProjector::new(Arc::clone(hub.store()), Arc::clone(&tree)));
+        let projector = Arc::new(FileProjector::new(
+            Arc::clone(hub.store()),
+            Arc::clone(&tree),
+            TestHub::COURIER,
+        ));
         let archive = hub.mailbox().join("archive/webhook");
         fs::create_dir_all(&archive).unwrap();
         let draft = archive.join("20200206T204500_build_0123456789abcdef.md");
@@ -274,7 +304,9 @@ mod tests {
                 );
             }
             let today = advance_days(&hub, days).await;
-            purge(hub.store(), hub.clock, &tree, PurgeDays::new(today, &config), &stop).await;
+            let days = PurgeDays::new(today, &config);
+            purge_store(hub.store(), hub.clock, days, &stop).await;
+            purge_drafts(hub.clock, &tree, days).await;
             let stopped = CancellationToken::new();
             stopped.cancel();
             Arc::clone(&projector).run(stopped).await;
@@ -291,13 +323,19 @@ mod tests {
         let tree = hub.tree();
         advance_days(&hub, 0).await;
         let ids = hub.receive(["1"]).await;
-        let projector = Arc::new(FileProjector::new(Arc::clone(hub.store()), Arc::clone(&tree)));
+        let projector = Arc::new(FileProjector::new(
+            Arc::clone(hub.store()),
+            Arc::clone(&tree),
+            TestHub::COURIER,
+        ));
         let (inbound_days, archive_days, trash_days, events_days) = (30, 2, 30, 90);
         let config = RetentionConfig { inbound_days, archive_days, trash_days, events_days };
         let stop = CancellationToken::new();
         for (days, dir) in [(30, Some("inbound")), (1, Some("archive")), (3, None)] {
             let today = advance_days(&hub, days).await;
-            purge(hub.store(), hub.clock, &tree, PurgeDays::new(today, &config), &stop).await;
+            let days = PurgeDays::new(today, &config);
+            purge_store(hub.store(), hub.clock, days, &stop).await;
+            purge_drafts(hub.clock, &tree, days).await;
             let stopped = CancellationToken::new();
             stopped.cancel();
             Arc::clone(&projector).run(stopped).await;

@@ -9,14 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use monoco_adapters::DeliveryRequest;
-use monoco_core::delivery::{
-    Delivery, DeliveryOutcome, SendState, SendStateData, SentPart, ThrottleScope,
-};
+use monoco_core::delivery::{Delivery, DeliveryOutcome, SendState, SentPart, ThrottleScope};
 use monoco_core::did::{Endpoint, EndpointKind};
 use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::object::MsgObject;
 use monoco_core::outgoing::OutgoingMessage;
-use monoco_core::retry::{Backoff, Failure, Jitter};
+use monoco_core::retry::Failure;
 use monoco_core::time::Timestamp;
 use monoco_store::{LeasedEntry, SharedStore, StoreError};
 use tokio::sync::watch;
@@ -25,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::tunnels::RunningTunnel;
 use crate::background::{self, BackgroundTask, NextStep};
 use crate::center::lease::{delivery_retry, lease_next_delivery};
+use crate::center::report::until_answered;
 use crate::clock::{self, Clock};
 use crate::config::Config;
 
@@ -50,10 +49,6 @@ const MAX_SLOT_WAIT: Duration = Duration::from_secs(5);
 
 /// How long the adapter may look for a message whose outcome is unknown.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Delays before an outcome that the store could not write is reported again.
-const REPORT_BACKOFF: Backoff =
-    Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(2) };
 
 /// One of the senders of a tunnel.
 pub struct DeliverySender {
@@ -286,31 +281,16 @@ impl DeliverySender {
         Ok(())
     }
 
-    /// Reports the outcome of an attempt, and repeats the report while the store cannot write and the
-    /// lease lasts: without it no other delivery to the address is attempted until the lease expires.
+    /// Reports the outcome of an attempt until the store has answered: only this sender knows it,
+    /// and no other delivery to the address is attempted before.
     async fn report_until_stored(
         &self,
         delivery: &Delivery,
         outcome: DeliveryOutcome,
     ) -> Result<(), StoreError> {
-        let lease_until = match &delivery.sending.state {
-            SendStateData::Sending(lease) => lease.until,
-            _ => self.clock.now(),
-        };
-        let mut failures = 0;
-        loop {
-            let reported = self.report(delivery, outcome.clone()).await;
-            let is_over = self.clock.now() >= lease_until || self.tunnel.stop.is_cancelled();
-            match reported {
-                Err(error) if !is_over => {
-                    tracing::warn!(delivery = %delivery.id, %error, "cannot report outcome");
-                }
-                reported => return reported,
-            }
-            failures += 1;
-            let delay = REPORT_BACKOFF.delay(failures, Jitter::NONE);
-            self.tunnel.stop.run_until_cancelled(tokio::time::sleep(delay)).await;
-        }
+        let stop = &self.tunnel.stop;
+        until_answered("outcome of a delivery", stop, || self.report(delivery, outcome.clone()))
+            .await
     }
 
     /// Reports the outcome of an attempt. A report after the end of the lease is dropped:

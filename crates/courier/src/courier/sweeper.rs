@@ -18,10 +18,16 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Rows of each kind per commit, so that other writers do not wait long.
 const MAX_ROWS_PER_COMMIT: usize = 500;
 
+/// How long nothing is swept after a shared store was unreachable: couriers report first what
+/// they could not report meanwhile.
+const PAUSE_AFTER_OUTAGE: Duration = Duration::from_secs(15);
+
 struct SweepTask {
     store: SharedStore,
     clock: Clock,
     config: watch::Receiver<Arc<Config>>,
+    /// Whether the last step found the store unreachable.
+    was_unreachable: bool,
 }
 
 impl BackgroundTask for SweepTask {
@@ -30,6 +36,20 @@ impl BackgroundTask for SweepTask {
     type Error = StoreError;
 
     async fn step(&mut self) -> Result<NextStep, StoreError> {
+        if self.store.is_shared() && self.was_unreachable {
+            self.store.server_time().await?;
+            self.was_unreachable = false;
+            return Ok(NextStep::After(PAUSE_AFTER_OUTAGE));
+        }
+        let swept = self.sweep().await;
+        self.was_unreachable = matches!(swept, Err(StoreError::Unavailable(_)));
+        swept
+    }
+}
+
+impl SweepTask {
+    /// Expires a bounded number of leases.
+    async fn sweep(&self) -> Result<NextStep, StoreError> {
         let (retry, deliveries) = {
             let config = self.config.borrow();
             (config.claims.retry, delivery_retry(config.deliveries))
@@ -61,5 +81,5 @@ pub async fn run(
     config: watch::Receiver<Arc<Config>>,
     stop: CancellationToken,
 ) {
-    background::run(&mut SweepTask { store, clock, config }, &stop).await;
+    background::run(&mut SweepTask { store, clock, config, was_unreachable: false }, &stop).await;
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use monoco_core::claim::Workspace;
 use monoco_core::contact::{StrangerPolicy, TunnelInfo};
+use monoco_core::courier::{CourierId, CourierRun};
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::inbound::{Artifact, ChatSession, ChatSessionKind, InboundMessage, Participant};
 use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
@@ -16,6 +17,7 @@ use monoco_core::retry::RetryPolicy;
 use monoco_store::sqlite::SqliteStore;
 use monoco_store::{ClaimUpdate, MergeContext, SharedStore, StoreInboundRequest};
 
+use super::held_duties::HeldDuties;
 use super::mailbox_dir::MailboxDir;
 use crate::clock::Clock;
 
@@ -26,6 +28,8 @@ pub(super) struct TestHub {
 }
 
 impl TestHub {
+    pub(super) const COURIER: CourierId = CourierId::from_random([1; 16]);
+
     pub(super) async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store: SharedStore = Arc::new(SqliteStore::open(&dir.path().join("store")).unwrap());
@@ -37,8 +41,13 @@ impl TestHub {
 
     async fn add_tunnel(&self, id: &str, provider: &str, strangers: StrangerPolicy) {
         let (id, provider) = (id.parse().unwrap(), provider.to_owned());
-        let tunnel = TunnelInfo { id, provider, strangers, idempotent: true, finds_sent: false };
+        let tunnel = TunnelInfo { idempotent: true, ..TunnelInfo::new(id, provider, strangers) };
         self.store().put_tunnel(tunnel, self.clock.now()).await.unwrap();
+    }
+
+    /// The duties of the only courier of the store.
+    pub(super) fn duties() -> HeldDuties {
+        HeldDuties::all(CourierRun { id: Self::COURIER, boot: 1 })
     }
 
     pub(super) fn store(&self) -> &SharedStore {
@@ -100,12 +109,7 @@ impl TestHub {
         for kept in self.store().store_inbound(ids.iter().map(keep).collect(), now).await {
             kept.unwrap();
         }
-        let merging = Arc::new(MergeContext {
-            owner: Self::owner(),
-            labels: BTreeMap::new(),
-            read_history: Default::default(),
-            all: true,
-        });
+        let merging = Arc::new(MergeContext { owner: Self::owner(), tunnels: None, all: true });
         while self.store().merge(Arc::clone(&merging), 1_000, now).await.unwrap() > 0 {}
         ids.iter().map(|id| MailId::of(provider, &tunnel, id)).collect()
     }

@@ -1,22 +1,24 @@
 //! Starts and stops tunnels, so that those of the config run.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use monoco_adapters::Adapter;
 use monoco_adapters::registry::{self, AdapterResources};
-use monoco_core::contact::TunnelInfo;
+use monoco_core::contact::{TunnelInfo, TunnelLabels};
 use monoco_core::did::TunnelId;
-use monoco_core::lease::Holder;
+use monoco_core::duty::DutyName;
 use monoco_core::retry::{Backoff, Jitter};
-use monoco_store::{SharedStore, StoreError, TunnelLabels};
+use monoco_store::{SharedStore, StoreError};
 use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::delivery_hints;
 use super::email::{EmailTaskLoop, MailMemory};
+use super::held_duties::HeldDuties;
 use super::inbound::DurableInboundSink;
 use super::intake_quota::IntakeQuota;
 use super::receipts::ReceiptLoop;
@@ -48,8 +50,8 @@ pub struct TunnelSupervisor {
     pub resources: AdapterResources,
     pub tunnels: Arc<TunnelRegistry>,
     pub config: watch::Receiver<Arc<Config>>,
-    /// The holder of the senders' leases.
-    pub holder: Holder,
+    /// The duties of this courier. Its run is the holder of the senders' leases.
+    pub duties: HeldDuties,
     /// The memory that the task loops of all e-mail tunnels share.
     pub mail_memory: MailMemory,
     /// The group of tasks that receive messages.
@@ -115,13 +117,33 @@ impl TunnelSupervisor {
         self.apply_pauses().await
     }
 
+    /// Ends the work for this courier's duties, after its listeners have stopped. Returns whether no
+    /// other courier of the store lives.
+    pub async fn end(&self) -> bool {
+        if !self.duties.is_shared() {
+            return true;
+        }
+        let running = self.tunnels.running();
+        for tunnel in running.iter() {
+            tunnel.set_on_duty(false);
+        }
+        join_all(running.iter().map(|tunnel| tunnel.wait_until_idle(CLOSE_TIMEOUT))).await;
+        match self.store.end_courier(self.duties.run(), self.clock.now()).await {
+            Ok(is_last) => is_last,
+            Err(error) => {
+                tracing::warn!(%error, "cannot release duties; they move when their leases expire");
+                false
+            }
+        }
+    }
+
     /// Pauses and resumes tunnels as stored. Called after the tunnels are registered: a tunnel
     /// that is paused during a reload is either found by the caller or here.
     async fn apply_pauses(&self) -> Result<(), StoreError> {
         let paused = self.store.paused_tunnels().await?;
         for tunnel in self.tunnels.running().iter() {
             let active = !paused.contains(tunnel.adapter.id());
-            if tunnel.is_active() != active {
+            if tunnel.is_paused() == active {
                 tunnel.set_active(active);
             }
         }
@@ -130,7 +152,8 @@ impl TunnelSupervisor {
 
     /// Stores the properties of new and changed tunnels, before any of them is changed.
     async fn store_tunnels(&self, plan: &TunnelPlan<'_>, new: &Config) -> Result<(), StoreError> {
-        let changed = plan.kept.iter().filter(|(.., keys)| keys.contains(&"strangers"));
+        let is_stored = |key: &&str| ["strangers", "binding", "bindings"].contains(key);
+        let changed = plan.kept.iter().filter(|(.., keys)| keys.iter().any(is_stored));
         let changed = changed.map(|(tunnel, config, _)| (&tunnel.adapter, *config));
         let started = plan.new.iter().map(|(adapter, config)| (adapter, *config));
         for (adapter, config) in changed.chain(started) {
@@ -140,6 +163,11 @@ impl TunnelSupervisor {
                 strangers: config.strangers,
                 idempotent: adapter.accepts_idempotency_keys(),
                 finds_sent: adapter.finds_sent(),
+                reads_history: adapter.reads_history(),
+                labels: TunnelLabels {
+                    binding: config.binding.clone(),
+                    bindings: config.bindings.clone(),
+                },
             };
             self.store.put_tunnel(info, self.clock.now()).await?;
         }
@@ -158,12 +186,20 @@ impl TunnelSupervisor {
         Ok(())
     }
 
-    /// Removes the stored tunnels of built-in providers that are not in the config: a message
-    /// to one of them would wait forever. Tunnels of other programs have other providers.
+    /// Removes the stored tunnels of built-in providers that are not in the config, also not in
+    /// that of another courier: a message to one of them would wait forever. Tunnels of other programs have other providers.
     async fn remove_unconfigured(&self, config: &Config) -> Result<(), StoreError> {
+        let of_others = if self.duties.is_shared() {
+            let own = self.duties.run().id;
+            let others = self.store.couriers().await?.into_iter().filter(|it| it.run.id != own);
+            others.flat_map(|courier| courier.tunnels).collect()
+        } else {
+            BTreeSet::new()
+        };
         for tunnel in self.store.tunnels().await? {
             if registry::find(&tunnel.provider).is_some()
                 && !config.tunnels.contains_key(&tunnel.id)
+                && !of_others.contains(&tunnel.id)
             {
                 tracing::info!(tunnel = %tunnel.id, "removed tunnel that is not configured");
                 self.store.remove_tunnel(&tunnel.id, self.clock.now()).await?;
@@ -185,8 +221,11 @@ impl TunnelSupervisor {
         let tunnel = RunningTunnel::new(adapter, settings(config), quota, stop, listener_stop);
         let tunnel = Arc::new(tunnel);
         tunnel.set_active(active);
+        let duty = DutyName::Tunnel(tunnel.adapter.id().clone());
+        tunnel.set_on_duty(self.duties.holds(&duty));
+        let holder = self.duties.run().holder();
         for _ in 0..SENDS_PER_TUNNEL {
-            let (store, holder) = (Arc::clone(&self.store), self.holder.clone());
+            let (store, holder) = (Arc::clone(&self.store), holder.clone());
             let (of_tunnel, config, clock) = (Arc::clone(&tunnel), self.config.clone(), self.clock);
             self.loops.spawn(send(Arc::clone(&tunnel), clock, move || {
                 let (store, of_tunnel) = (Arc::clone(&store), Arc::clone(&of_tunnel));
@@ -195,7 +234,7 @@ impl TunnelSupervisor {
         }
         if tunnel.adapter.email().is_some() {
             let (store, entry) = (Arc::clone(&self.store), self.entry.clone());
-            let (of_tunnel, holder) = (Arc::clone(&tunnel), self.holder.clone());
+            let (of_tunnel, holder) = (Arc::clone(&tunnel), holder.clone());
             let memory = self.mail_memory.clone();
             let tasks = EmailTaskLoop::new(store, self.clock, entry, of_tunnel, holder, memory);
             self.loops.spawn(tasks.run(tunnel.stop.clone()));
@@ -231,10 +270,7 @@ fn apply_live(tunnel: &RunningTunnel, config: &TunnelConfig, keys: &[&'static st
 }
 
 fn settings(config: &TunnelConfig) -> TunnelSettings {
-    let labels =
-        TunnelLabels { binding: config.binding.clone(), bindings: config.bindings.clone() };
-    let max_file_bytes = config.max_file_mb << 20;
-    TunnelSettings { debounce: config.debounce, labels, max_file_bytes }
+    TunnelSettings { debounce: config.debounce, max_file_bytes: config.max_file_mb << 20 }
 }
 
 fn inactive_tunnel(id: &TunnelId, config: &TunnelConfig, why: &str) -> InactiveTunnel {
@@ -257,6 +293,7 @@ async fn send(
     let mut failures = 0;
     while !tunnel.stop.is_cancelled() {
         tunnel.stop.run_until_cancelled(tunnel.wait_for_active(true)).await;
+        let work = tunnel.start_work();
         let stop = tunnel.stop.child_token();
         #[expect(clippy::disallowed_methods, reason = "awaited here, by a task of the group")]
         let task = tokio::spawn(new_sender().run(stop.clone()));
@@ -270,6 +307,7 @@ async fn send(
             ended = &mut task => ended,
             ended = paused => ended,
         };
+        drop(work);
         let Err(error) = ended else { continue };
         let error = panic_text(error);
         tracing::error!(tunnel = %tunnel.adapter.id(), error, "adapter crashed while sending");
@@ -302,6 +340,7 @@ impl Listener {
             if stop.run_until_cancelled(tunnel.wait_for_active(true)).await.is_none() {
                 return;
             }
+            let work = tunnel.start_work();
             let started = clock.now();
             tunnel.update_health(|health| health.record_started(tunnel.adapter.opens_connection()));
             let end = self.listen_once().await;
@@ -310,6 +349,7 @@ impl Listener {
                 ListenerEnd::Failed(error) | ListenerEnd::Crashed(error) => Some(error.as_str()),
             };
             tunnel.update_health(|health| health.record_stopped(error, clock.now()));
+            drop(work);
             match &end {
                 ListenerEnd::Stopped => {}
                 ListenerEnd::Failed(error) => {

@@ -10,7 +10,6 @@ use monoco_core::email::{RoundTotals, ScanReport};
 use monoco_core::merge::Debounce;
 use monoco_core::rate_limit::SendPacer;
 use monoco_core::tunnel_health::TunnelHealth;
-use monoco_store::TunnelLabels;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -37,10 +36,29 @@ pub struct RunningTunnel {
     deliveries: Notify,
     /// What an e-mail account has done since it was started.
     rounds: Mutex<RoundTotals>,
-    /// `false` while an operator has paused the tunnel.
+    /// Whether an operator has paused the tunnel, and whether this courier has its duty.
+    permission: Mutex<TunnelPermission>,
+    /// Whether the tunnel receives and sends here: it is not paused, and has its duty.
     active: watch::Sender<bool>,
+    /// The number of listeners and senders that work.
+    working: watch::Sender<usize>,
     /// The number of completed scans of an e-mail account.
     scans: watch::Sender<u64>,
+}
+
+#[derive(Clone, Copy)]
+struct TunnelPermission {
+    paused: bool,
+    on_duty: bool,
+}
+
+/// Counts a listener or sender as working until it is dropped.
+pub struct TunnelWork<'a>(&'a RunningTunnel);
+
+impl Drop for TunnelWork<'_> {
+    fn drop(&mut self) {
+        self.0.working.send_modify(|working| *working = working.saturating_sub(1));
+    }
 }
 
 /// What a reload changes while the tunnel runs.
@@ -48,8 +66,6 @@ pub struct RunningTunnel {
 pub struct TunnelSettings {
     /// How long to wait for another message of a session.
     pub debounce: Debounce,
-    /// The labels of the tunnel's Mails.
-    pub labels: TunnelLabels,
     /// Largest file that is fetched for a message, in bytes.
     pub max_file_bytes: u64,
 }
@@ -98,7 +114,9 @@ impl RunningTunnel {
             pacer: Mutex::default(),
             deliveries: Notify::new(),
             rounds: Mutex::default(),
+            permission: Mutex::new(TunnelPermission { paused: false, on_duty: true }),
             active: watch::Sender::new(true),
+            working: watch::Sender::new(0),
             scans: watch::Sender::new(0),
         }
     }
@@ -106,8 +124,45 @@ impl RunningTunnel {
     /// Pauses or resumes the tunnel: a paused one neither receives nor sends. An attempt that
     /// has begun is finished.
     pub fn set_active(&self, active: bool) {
-        self.update_health(|health| health.paused = !active);
-        self.active.send_replace(active);
+        self.permit(|permission| permission.paused = !active);
+    }
+
+    /// Tells whether this courier does the work of the tunnel. Without it, the tunnel neither
+    /// listens nor sends here, but webhooks are accepted. Returns what the value was before.
+    pub fn set_on_duty(&self, on_duty: bool) -> bool {
+        self.permit(|permission| std::mem::replace(&mut permission.on_duty, on_duty))
+    }
+
+    /// Whether an operator has paused the tunnel.
+    pub fn is_paused(&self) -> bool {
+        self.permission.lock().unwrap_or_else(PoisonError::into_inner).paused
+    }
+
+    fn permit<T>(&self, change: impl FnOnce(&mut TunnelPermission) -> T) -> T {
+        // Nothing panics while it holds the lock.
+        let mut permission = self.permission.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = change(&mut permission);
+        let TunnelPermission { paused, on_duty } = *permission;
+        self.update_health(|health| (health.paused, health.standby) = (paused, !on_duty));
+        self.active.send_if_modified(|active| {
+            std::mem::replace(active, !paused && on_duty) != (!paused && on_duty)
+        });
+        result
+    }
+
+    /// Counts a listener or sender as working.
+    pub fn start_work(&self) -> TunnelWork<'_> {
+        self.working.send_modify(|working| *working += 1);
+        TunnelWork(self)
+    }
+
+    /// Waits until no listener and no sender works, at most for `timeout`.
+    pub async fn wait_until_idle(&self, timeout: Duration) {
+        let mut working = self.working.subscribe();
+        let idle = working.wait_for(|working| *working == 0);
+        if tokio::time::timeout(timeout, idle).await.is_err() {
+            tracing::warn!(tunnel = %self.adapter.id(), "tunnel did not stop in time");
+        }
     }
 
     pub fn is_active(&self) -> bool {

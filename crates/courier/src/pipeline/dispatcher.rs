@@ -13,6 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use monoco_core::did::{Did, Endpoint, TunnelId};
+use monoco_core::duty::{DutyName, DutyProof};
+use monoco_core::lease::Holder;
 use monoco_core::letter::{
     ChainRun, ChainStop, Letter, LetterId, WorkerName, WorkerResult, WorkerStep,
 };
@@ -30,6 +32,7 @@ use super::metrics::WorkerMetrics;
 use super::queue::{LetterQueue, QueueNotifier};
 use super::workers::{WorkerAction, merge};
 use crate::clock::Clock;
+use crate::courier::held_duties::HeldDuties;
 
 mod finish;
 mod holding_workers;
@@ -59,6 +62,8 @@ pub struct LetterDispatcher {
     notifier: QueueNotifier,
     config: watch::Receiver<Arc<PipelineConfig>>,
     metrics: Arc<WorkerMetrics>,
+    duties: HeldDuties,
+    holder: Holder,
     batch_lock: Mutex<()>,
 }
 
@@ -81,6 +86,8 @@ type StepOutcome = (LetterId, StoreResult<LetterStepResult>);
 /// State that the letters of a batch share.
 struct BatchContext<'a> {
     config: &'a PipelineConfig,
+    /// Shown with every step; `None` when there is no other courier.
+    duty: Option<DutyProof>,
     now: Timestamp,
     /// Reservations by key, including those of this batch.
     reserved: BTreeMap<String, Option<ReservedUntil>>,
@@ -109,8 +116,20 @@ impl LetterDispatcher {
         notifier: QueueNotifier,
         config: watch::Receiver<Arc<PipelineConfig>>,
         metrics: Arc<WorkerMetrics>,
+        duties: HeldDuties,
     ) -> Self {
-        Self { store, clock, notifier, config, metrics, batch_lock: Mutex::new(()) }
+        let (holder, batch_lock) = (duties.run().holder(), Mutex::new(()));
+        Self { store, clock, notifier, config, metrics, duties, holder, batch_lock }
+    }
+
+    /// The holder of letters that wait for an answer to this run.
+    pub fn holder(&self) -> &Holder {
+        &self.holder
+    }
+
+    /// The duties of this run.
+    pub fn duties(&self) -> &HeldDuties {
+        &self.duties
     }
 
     pub fn store(&self) -> &SharedStore {
@@ -140,10 +159,14 @@ impl LetterDispatcher {
         &self.metrics
     }
 
-    /// Processes letters until `stop`.
+    /// Processes letters until `stop`, while this run has the duty of the dispatcher.
     pub async fn run(self: Arc<Self>, mut queue: LetterQueue, stop: CancellationToken) {
         let mut next = Instant::now();
         while !stop.is_cancelled() {
+            let on_duty = self.duties.wait_for(&DutyName::Dispatcher);
+            if stop.run_until_cancelled(on_duty).await.is_none() {
+                return;
+            }
             match self.process_due_letters(&mut next, &stop).await {
                 Ok(()) => queue.acknowledge().await,
                 Err(error) => {
@@ -167,7 +190,7 @@ impl LetterDispatcher {
         next: &mut Instant,
         stop: &CancellationToken,
     ) -> StoreResult<()> {
-        while !stop.is_cancelled() {
+        while !stop.is_cancelled() && self.duties.holds(&DutyName::Dispatcher) {
             tokio::time::sleep_until(*next).await;
             let due = self.store.due_letters(None, MAX_LETTERS_PER_BATCH, self.clock.now()).await?;
             if due.is_empty() {
@@ -186,6 +209,8 @@ impl LetterDispatcher {
                     Err(StoreError::Conflict { .. } | StoreError::InvalidTransition(_)) => {
                         *next = Instant::now() + GATHER_TIME;
                     }
+                    // Another courier is the dispatcher now.
+                    Err(StoreError::DutyLost { .. }) => return Ok(()),
                     Err(error) if is_store_failure(&error) => return Err(error),
                     Err(error) => self.mark_dead(id, &error).await?,
                 }
@@ -216,8 +241,12 @@ impl LetterDispatcher {
     ) -> StoreResult<Vec<StepOutcome>> {
         let _lock = self.batch_lock.lock().await;
         let config = self.config();
+        let Ok(duty) = self.duties.proof(&DutyName::Dispatcher) else {
+            return Ok(self.return_to_dispatcher(pending).await);
+        };
         let mut batch = BatchContext {
             config: &config,
+            duty,
             now: self.clock.now(),
             reserved: BTreeMap::new(),
             windows: HashMap::new(),
@@ -246,6 +275,20 @@ impl LetterDispatcher {
         Ok(outcomes)
     }
 
+    /// Records the results of external workers at a courier that is not the dispatcher: the
+    /// dispatcher continues the chains of their letters.
+    async fn return_to_dispatcher(&self, pending: Vec<PendingLetter>) -> Vec<StepOutcome> {
+        let now = self.clock.now();
+        let step = |PendingLetter { row, result }: PendingLetter| {
+            let ExternalResult { worker, result } = result?;
+            let mut letter = LetterInProgress::new(row);
+            let trashed = letter.run.record(&worker, result, now);
+            let wait = NextAction::Wait { worker: None, due: now };
+            Some(letter.into_step(trashed.map_or(wait, |why| NextAction::Trash { why })))
+        };
+        self.store_steps(pending.into_iter().filter_map(step).collect(), now).await
+    }
+
     /// Waits until the batch in progress is stored. Later batches use the current config.
     pub async fn finish_batch(&self) {
         drop(self.batch_lock.lock().await);
@@ -259,7 +302,8 @@ impl LetterDispatcher {
         let mut steps = Vec::with_capacity(MAX_LETTERS_PER_COMMIT);
         for letter in letters {
             if !batch.merged.contains(&letter.row.id) {
-                steps.push(self.run_chain(batch, letter).await?);
+                let step = self.run_chain(batch, letter).await?;
+                steps.push(LetterStep { duty: batch.duty.clone(), ..step });
             }
         }
         Ok(steps)
@@ -413,6 +457,7 @@ impl LetterInProgress {
             verdicts,
             reservations: self.reservations,
             joins: self.joins,
+            duty: None,
             then,
         }
     }

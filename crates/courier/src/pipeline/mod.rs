@@ -19,6 +19,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use monoco_core::approval::SendOrigin;
 use monoco_core::did::TunnelId;
+use monoco_core::duty::{DutyName, RENEW_INTERVAL};
 use monoco_core::letter::{ChainDirection, InvalidLetter, LetterId, LetterStateData, WorkerName};
 use monoco_store::{LetterRow, LetterSource, OperatorAction, SharedStore, StoreError, StoreResult};
 use serde_json::Value;
@@ -26,7 +27,10 @@ use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::background;
 use crate::clock::Clock;
+use crate::courier::held_duties::HeldDuties;
+use crate::task_group::TaskGroup;
 
 pub mod beanstalkd;
 pub mod config;
@@ -77,8 +81,8 @@ pub enum SubmitError {
 }
 
 impl Pipeline {
-    /// Starts the dispatcher and the external workers on `tasks`, until `stop`. Letters that
-    /// an earlier process left at workers are released first.
+    /// Starts the dispatcher and the external workers in the group `loops`. Letters that an
+    /// earlier process left at workers are released first.
     ///
     /// # Errors
     ///
@@ -89,11 +93,13 @@ impl Pipeline {
         notifier: QueueNotifier,
         config: Arc<PipelineConfig>,
         queue: LetterQueue,
-        tasks: &TaskTracker,
-        stop: &CancellationToken,
+        duties: HeldDuties,
+        loops: &TaskGroup,
     ) -> StoreResult<Self> {
+        let TaskGroup { tasks, stop } = loops;
         let (sender, receiver) = watch::channel(Arc::clone(&config));
-        let dispatcher = LetterDispatcher::new(store, clock, notifier, receiver, Arc::default());
+        let metrics = Arc::default();
+        let dispatcher = LetterDispatcher::new(store, clock, notifier, receiver, metrics, duties);
         let pipeline = Self {
             dispatcher: Arc::new(dispatcher),
             config: sender,
@@ -102,16 +108,55 @@ impl Pipeline {
             tasks: tasks.clone(),
             stop: stop.clone(),
         };
-        pipeline.release_interrupted(&config).await?;
-        pipeline.recall(&config, &BTreeSet::new()).await?;
-        pipeline.recall_unheld(&config).await?;
+        pipeline.release_interrupted().await?;
+        pipeline.recall_unknown(&config).await?;
         pipeline.run_external_workers(&config).await;
         tasks.spawn(Arc::clone(&pipeline.dispatcher).run(queue, stop.clone()));
         Ok(pipeline)
     }
 
+    /// Takes letters back that the config has no worker for, as the dispatcher.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the store cannot be read or written.
+    async fn recall_unknown(&self, config: &PipelineConfig) -> StoreResult<()> {
+        // The config of another courier may have the worker.
+        if !self.dispatcher.duties().holds(&DutyName::Dispatcher) {
+            return Ok(());
+        }
+        self.recall(config, &BTreeSet::new()).await?;
+        self.recall_unheld(config).await
+    }
+
     pub fn dispatcher(&self) -> &Arc<LetterDispatcher> {
         &self.dispatcher
+    }
+
+    /// Takes letters back whenever this run becomes the dispatcher, until `stop`: the config of
+    /// the dispatcher before can have had other workers.
+    pub async fn recall_at_duty(self: Arc<Self>, stop: CancellationToken) {
+        let duties = self.dispatcher.duties();
+        let Some(mut changes) = duties.changes() else { return };
+        let mut is_recalled = false;
+        while !stop.is_cancelled() {
+            match (duties.holds(&DutyName::Dispatcher), is_recalled) {
+                (true, false) => {
+                    let config = self.dispatcher.config();
+                    // After an error it is tried again with the next renewal of the duty.
+                    is_recalled = match self.recall_unknown(&config).await {
+                        Ok(()) => true,
+                        Err(error) => {
+                            tracing::warn!(%error, "cannot take letters back from unknown workers");
+                            false
+                        }
+                    };
+                }
+                (false, true) => is_recalled = false,
+                _ => {}
+            }
+            stop.run_until_cancelled(background::changed(&mut changes)).await;
+        }
     }
 
     /// Applies another config. Letters in progress continue in the new chains.
@@ -124,6 +169,9 @@ impl Pipeline {
         // A batch that started with the old config can still leave letters with removed workers.
         self.dispatcher.finish_batch().await;
         self.run_external_workers(&new).await;
+        if !self.dispatcher.duties().holds(&DutyName::Dispatcher) {
+            return Ok(());
+        }
         let removed = removed_from_chains(&old, &new);
         self.recall(&new, &removed).await?;
         // Letters that a changed or removed worker holds are processed again, in their order.
@@ -187,13 +235,12 @@ impl Pipeline {
         store.letter(id).await
     }
 
-    /// Releases the letters of attempts that ended with an earlier process. Tube workers keep
-    /// theirs.
-    async fn release_interrupted(&self, config: &PipelineConfig) -> StoreResult<()> {
-        let workers = config.external_workers().filter(|(_, worker)| !worker.is_tube());
-        let workers: Vec<_> = workers.map(|(name, _)| name.clone()).collect();
-        let now = self.dispatcher.now();
-        let released = self.dispatcher.store().release_letters(&workers, now).await?;
+    /// Releases the letters of attempts that ended with an earlier run of this courier. Tube
+    /// workers keep theirs.
+    async fn release_interrupted(&self) -> StoreResult<()> {
+        let (dispatcher, now) = (&self.dispatcher, self.dispatcher.now());
+        let prefix = dispatcher.duties().run().id.holder_prefix();
+        let released = dispatcher.store().release_letters(&prefix, now).await?;
         if released > 0 {
             tracing::info!(released, "released letters of interrupted attempts");
         }
@@ -282,37 +329,70 @@ impl Pipeline {
         ExternalWorker { name: name.clone(), config: config.clone(), dispatcher }
     }
 
-    /// Starts one loop per tube worker, and one reader per results tube.
+    /// Runs tube workers while this run is the dispatcher: the answers in a tube are read by one
+    /// courier.
     fn run_tubes(&self, workers: Vec<ExternalWorker>, running: &mut RunningWorkers) {
         let stop = self.stop.child_token();
-        let mut clients: BTreeMap<BeanstalkdAddress, BeanstalkdClient> = BTreeMap::new();
-        let mut readers: BTreeMap<(BeanstalkdAddress, TubeName), BTreeMap<_, _>> = BTreeMap::new();
-        for worker in workers {
-            let WorkerTransport::Tube(transport) = worker.config.transport.clone() else {
-                continue;
-            };
-            let server = transport.server;
-            let client = clients.entry(server.clone()).or_insert_with(|| {
-                BeanstalkdClient::new(server.clone(), &self.tasks, stop.clone())
-            });
-            let in_flight = Arc::new(InFlightLetters::default());
-            let tube_loop = TubeLoop {
-                worker: worker.clone(),
-                tube: transport.tube,
-                client: client.clone(),
-                in_flight: Arc::clone(&in_flight),
-            };
-            self.tasks.spawn(tube_loop.run(stop.clone()));
-            running.insert(worker.name.clone(), (worker.config.clone(), stop.clone()));
-            let readers = readers.entry((server, transport.results)).or_default();
-            readers.insert(worker.name.clone(), (worker, in_flight));
+        for worker in &workers {
+            let entry = (worker.config.clone(), stop.clone());
+            running.insert(worker.name.clone(), entry);
         }
-        for ((server, tube), workers) in readers {
-            let consumer = JobConsumer::new(server, vec![tube], &self.tasks, stop.clone());
-            let dispatcher = Arc::clone(&self.dispatcher);
-            let reader = TubeResultReader { consumer, workers, dispatcher };
-            self.tasks.spawn(reader.run(stop.clone()));
-        }
+        let duties = self.dispatcher.duties().clone();
+        let Some(mut changes) = duties.changes() else {
+            start_tubes(&workers, &self.dispatcher, &self.tasks, &stop);
+            return;
+        };
+        let (dispatcher, tasks) = (Arc::clone(&self.dispatcher), self.tasks.clone());
+        self.tasks.spawn(async move {
+            let is_over = || stop.is_cancelled();
+            while !is_over() {
+                stop.run_until_cancelled(duties.wait_for(&DutyName::Dispatcher)).await;
+                let tenure = stop.child_token();
+                start_tubes(&workers, &dispatcher, &tasks, &tenure);
+                while !is_over() && duties.holds(&DutyName::Dispatcher) {
+                    let renewal = tokio::time::timeout(RENEW_INTERVAL, changes.changed());
+                    // A duty that is not renewed ends without a change.
+                    let _ = stop.run_until_cancelled(renewal).await;
+                }
+                tenure.cancel();
+            }
+        });
+    }
+}
+
+/// Starts one loop per tube worker, and one reader per results tube.
+fn start_tubes(
+    workers: &[ExternalWorker],
+    dispatcher: &Arc<LetterDispatcher>,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) {
+    let mut clients: BTreeMap<BeanstalkdAddress, BeanstalkdClient> = BTreeMap::new();
+    let mut readers: BTreeMap<(BeanstalkdAddress, TubeName), BTreeMap<_, _>> = BTreeMap::new();
+    for worker in workers {
+        let WorkerTransport::Tube(transport) = worker.config.transport.clone() else {
+            continue;
+        };
+        let server = transport.server;
+        let client = clients
+            .entry(server.clone())
+            .or_insert_with(|| BeanstalkdClient::new(server.clone(), tasks, stop.clone()));
+        let in_flight = Arc::new(InFlightLetters::default());
+        let tube_loop = TubeLoop {
+            worker: worker.clone(),
+            tube: transport.tube,
+            client: client.clone(),
+            in_flight: Arc::clone(&in_flight),
+        };
+        tasks.spawn(tube_loop.run(stop.clone()));
+        let readers = readers.entry((server, transport.results)).or_default();
+        readers.insert(worker.name.clone(), (worker.clone(), in_flight));
+    }
+    for ((server, tube), workers) in readers {
+        let consumer = JobConsumer::new(server, vec![tube], tasks, stop.clone());
+        let dispatcher = Arc::clone(dispatcher);
+        let reader = TubeResultReader { consumer, workers, dispatcher };
+        tasks.spawn(reader.run(stop.clone()));
     }
 }
 

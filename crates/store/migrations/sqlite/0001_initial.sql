@@ -47,6 +47,8 @@ CREATE TABLE tunnels (
     strangers  TEXT    NOT NULL,            -- policy for messages from strangers
     idempotent INTEGER NOT NULL,            -- 1: the provider accepts idempotency keys
     finds_sent INTEGER NOT NULL,            -- 1: the adapter can look for a sent message
+    reads_history INTEGER NOT NULL,         -- 1: the newest message of each chat is stored
+    labels     TEXT    NOT NULL,            -- JSON: the labels of its Mails
     active     INTEGER NOT NULL DEFAULT 1   -- 0: paused by an operator
 ) STRICT;
 
@@ -378,13 +380,23 @@ CREATE INDEX claims_open ON claims (id) WHERE state IN ('NEW', 'CLAIMED');
 CREATE TABLE drafts (
     uid       TEXT    NOT NULL PRIMARY KEY, -- name of the file
     provider  TEXT    NOT NULL,             -- provider directory of the file
+    courier   TEXT    NOT NULL,             -- id of the courier that has the file
     object    INTEGER NOT NULL,             -- objects.seq
     open      INTEGER NOT NULL              -- 1: the result is not reported yet
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX drafts_open ON drafts (uid) WHERE open = 1;
+CREATE INDEX drafts_open ON drafts (courier, uid) WHERE open = 1;
 CREATE INDEX drafts_by_object ON drafts (object) WHERE open = 1;
 
--- Single numbers: the progress of the files, and the retention clock.
+-- How far the Mail files of each courier are on disk.
+CREATE TABLE file_progress (
+    courier     TEXT    NOT NULL PRIMARY KEY, -- id of the courier
+    change      INTEGER NOT NULL,           -- every change up to this number is on disk
+    index_bytes INTEGER NOT NULL,           -- synced bytes of the index; 0: it must be rewritten
+    index_seq   INTEGER NOT NULL,           -- the last Mail within index_bytes
+    generation  INTEGER NOT NULL            -- number of the index
+) STRICT, WITHOUT ROWID;
+
+-- Single numbers: the retention clock and positions in the event log.
 CREATE TABLE progress (
     name      TEXT    NOT NULL PRIMARY KEY,
     value     INTEGER NOT NULL
@@ -410,6 +422,7 @@ CREATE TABLE letters (
     worker      TEXT    NOT NULL,           -- the external worker it waits for; '': the dispatcher
     due_at      INTEGER,                    -- only in state WAITING
     until       INTEGER,                    -- deadline of the external worker, only in state AWAY
+    holder      TEXT,                       -- the run that waits for the answer, only in state AWAY; NULL: none
     attempts    INTEGER NOT NULL,           -- attempts of the current worker
     revision    INTEGER NOT NULL,           -- number of changes
     held_by     TEXT,                       -- the built-in worker that holds it, only in state WAITING
@@ -676,4 +689,22 @@ CREATE TABLE figures (
     worker    TEXT    NOT NULL,             -- worker that returned a verdict; empty: no verdict
     count     INTEGER NOT NULL,
     PRIMARY KEY (minute, kind, tunnel, worker)
+) STRICT, WITHOUT ROWID;
+
+-- The couriers that use this store.
+CREATE TABLE couriers (
+    id        TEXT    NOT NULL PRIMARY KEY, -- UUID of the courier
+    boot      INTEGER NOT NULL,             -- number of starts
+    tunnels   TEXT    NOT NULL,             -- JSON array of the tunnels in its configuration
+    seen_at   INTEGER NOT NULL,             -- when it last reported that it lives
+    live      INTEGER NOT NULL              -- 0: it has stopped
+) STRICT, WITHOUT ROWID;
+
+-- Work that one of these couriers does. Empty while the store has only one courier.
+CREATE TABLE duties (
+    name      TEXT    NOT NULL PRIMARY KEY, -- leader, dispatcher, or tunnel: and the id of a tunnel
+    courier   TEXT,                         -- couriers.id of the holder; NULL: released
+    boot      INTEGER NOT NULL,             -- couriers.boot of the holder; 0: released
+    epoch     INTEGER NOT NULL,             -- number of acquisitions
+    until     INTEGER NOT NULL              -- end of the lease
 ) STRICT, WITHOUT ROWID;

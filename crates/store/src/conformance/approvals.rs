@@ -121,11 +121,16 @@ pub(crate) async fn every_entry_holds_the_message(store: &dyn Store) {
     let draft = |uid: &str, text: &str| DraftSendRequest {
         uid: uid.to_owned(),
         provider: "lark".to_owned(),
+        courier: COURIER,
         post: send_request(to_lark(&["5"], text)),
     };
     let sent = store.send_draft(draft("d1", "draft"), &PipelineRouting::default(), at(0)).await;
     assert!(held(sent.unwrap()));
-    assert_eq!(store.finished_drafts(10).await.unwrap(), [], "a held draft is not finished");
+    assert_eq!(
+        store.finished_drafts(COURIER, 10).await.unwrap(),
+        [],
+        "a held draft is not finished"
+    );
     let chained = store.send_draft(draft("d2", "later"), &route_all(), at(0)).await.unwrap();
     assert_matches!(chained, SendResult::Chained { .. });
 
@@ -450,23 +455,32 @@ pub(crate) async fn draft_ends_with_the_answer_of_its_approval(store: &dyn Store
     set_policy(store, "  owner: hold\n");
     for (uid, text) in [("d1", "rejected"), ("d2", "edited")] {
         let post = send_request(to_lark(&["1"], text));
-        let draft = DraftSendRequest { uid: uid.to_owned(), provider: "lark".to_owned(), post };
+        let draft = DraftSendRequest {
+            uid: uid.to_owned(),
+            provider: "lark".to_owned(),
+            courier: COURIER,
+            post,
+        };
         store.send_draft(draft, &PipelineRouting::default(), at(0)).await.unwrap();
     }
     let all = store.approvals(&[], FULL_PAGE).await.unwrap().entries;
     let reason = Some("no".to_owned());
     answer(store, all[0].id, ApprovalStep::Reject { reason }, 1).await.unwrap();
-    let finished = store.finished_drafts(10).await.unwrap();
+    let finished = store.finished_drafts(COURIER, 10).await.unwrap();
     assert_eq!(finished.len(), 1);
     assert_eq!(finished[0].ended.as_deref(), Some("approval REJECTED by ann: no"));
     let edited = to_lark(&["1"], "better");
     store.edit_approval(all[1].id, edited.clone(), "ann", None, at(1)).await.unwrap();
-    assert_eq!(store.finished_drafts(10).await.unwrap().len(), 1, "the edited message waits");
+    assert_eq!(
+        store.finished_drafts(COURIER, 10).await.unwrap().len(),
+        1,
+        "the edited message waits"
+    );
     let leased = lease_next_delivery(store, "lark", 1).await.unwrap();
     let sent = monoco_core::delivery::DeliveryOutcome::Accepted { external_msg_id: None };
     let proof = by_epoch(leased.entry.sending.epoch);
     store.report_delivery(leased.entry.id, sent, proof, RETRY, at(1)).await.unwrap();
-    let finished = store.finished_drafts(10).await.unwrap();
+    let finished = store.finished_drafts(COURIER, 10).await.unwrap();
     assert_eq!((finished.len(), finished[1].msg_id), (2, edited.id()));
 }
 

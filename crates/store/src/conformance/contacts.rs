@@ -42,7 +42,7 @@ pub(crate) async fn replaced_contact_keeps_its_bindings(store: &dyn Store) {
 pub(crate) async fn binding_to_a_mailbox_recognises_its_mails(store: &dyn Store) {
     let (id, provider) = (tunnel_id("mail"), "email".to_owned());
     let strangers = StrangerPolicy::Drop;
-    let tunnel = TunnelInfo { id, provider, strangers, idempotent: false, finds_sent: false };
+    let tunnel = TunnelInfo::new(id, provider, strangers);
     store.put_tunnel(tunnel, at(0)).await.unwrap();
     add_contact(store, "joe", ContactLevel::Friend).await;
     let bound = store.bind(&did("joe"), binding("mail", "Joe@Example.COM", 1), at(0)).await;

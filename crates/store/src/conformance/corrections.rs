@@ -312,6 +312,8 @@ fn in_history(id: &str, room: &str, secs: i64) -> StoreInboundRequest {
 
 pub(crate) async fn newest_message_of_each_chat_is_listed(store: &dyn Store) {
     let tunnel = tunnel_id("history");
+    let info = TunnelInfo::new(tunnel.clone(), "stub".to_owned(), StrangerPolicy::Accept);
+    store.put_tunnel(TunnelInfo { reads_history: true, ..info }, at(0)).await.unwrap();
     let listed = async || {
         let positions = store.chat_positions(&tunnel).await.unwrap();
         let entry = |it: monoco_core::inbound::ChatPosition| (it.session.id, it.message_id);

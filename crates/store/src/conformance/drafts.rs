@@ -15,7 +15,8 @@ use super::*;
 use crate::{DraftSendRequest, LetterStep, PipelineRouting};
 
 fn draft_request(uid: &str, msg: MsgObject) -> DraftSendRequest {
-    DraftSendRequest { uid: uid.to_owned(), provider: "lark".to_owned(), post: send_request(msg) }
+    let (uid, provider) = (uid.to_owned(), "lark".to_owned());
+    DraftSendRequest { uid, provider, courier: COURIER, post: send_request(msg) }
 }
 
 pub(super) fn to_lark(accounts: &[&str], text: &str) -> MsgObject {
@@ -33,7 +34,7 @@ async fn send_draft(store: &dyn Store, draft: DraftSendRequest) -> Result<bool, 
 
 /// The uids of finished drafts, separated by spaces.
 async fn finished_uids(store: &dyn Store) -> String {
-    let results = store.finished_drafts(100).await.unwrap();
+    let results = store.finished_drafts(COURIER, 100).await.unwrap();
     results.into_iter().map(|result| result.uid).collect::<Vec<_>>().join(" ")
 }
 
@@ -46,7 +47,7 @@ async fn send_chained_draft(store: &dyn Store, uid: &str, msg: &MsgObject) -> Le
 
 /// Finished drafts: `d1 SENT`, or `d1: reason` when the draft was not sent.
 async fn finished_drafts(store: &dyn Store) -> String {
-    let results = store.finished_drafts(100).await.unwrap();
+    let results = store.finished_drafts(COURIER, 100).await.unwrap();
     let shown = results.iter().map(|result| {
         let states = result.deliveries.iter().map(|one| one.sending.state.name().as_str());
         match &result.ended {
@@ -157,7 +158,7 @@ pub(crate) async fn draft_is_finished_when_all_deliveries_are(home: &dyn TestHom
     store.mark_delivery(last, SendState::Deleted, by_holder("me"), None, at(2)).await.unwrap();
     drop(store);
     let store = home.open().await;
-    let result = store.finished_drafts(10).await.unwrap().remove(0);
+    let result = store.finished_drafts(COURIER, 10).await.unwrap().remove(0);
     assert_eq!(
         (result.uid.as_str(), result.provider.as_str(), result.msg_id),
         ("d1", "lark", msg.id())
@@ -178,7 +179,7 @@ pub(crate) async fn closed_draft_is_not_listed_again(home: &dyn TestHome) {
         assert!(!send_draft(&*store, draft_request(uid, chat("me", &["bob"], uid))).await.unwrap());
     }
     assert_eq!(finished_uids(&*store).await, "d1 d2 d3");
-    assert_eq!(store.finished_drafts(2).await.unwrap().len(), 2);
+    assert_eq!(store.finished_drafts(COURIER, 2).await.unwrap().len(), 2);
     store.close_draft("d2").await.unwrap();
     store.close_draft("nothing").await.unwrap();
     assert_eq!(finished_uids(&*store).await, "d1 d3");
@@ -228,7 +229,7 @@ pub(crate) async fn draft_finishes_with_its_letter(home: &dyn TestHome) {
     drop(store);
     let store = home.open().await;
     assert_eq!(finished_drafts(&*store).await, "d1 SENT, d2: spam: rubbish, d3: enough");
-    let result = store.finished_drafts(1).await.unwrap().remove(0);
+    let result = store.finished_drafts(COURIER, 1).await.unwrap().remove(0);
     assert_eq!(result.msg_id, outgoing_message("ann", "d1, with a footer").id());
 
     accept_letter(&*store, submitted("newer"), 0).await;
@@ -257,4 +258,23 @@ pub(crate) async fn draft_of_a_merged_letter_finishes_with_the_merged_one(store:
     assert_eq!(finished_drafts(store).await, "");
     report_next_as_sent(store).await;
     assert_eq!(finished_drafts(store).await, "d1 SENT, d2 SENT");
+}
+
+pub(crate) async fn drafts_are_reported_to_the_courier_that_has_the_file(store: &dyn Store) {
+    put_lark_tunnel(store).await;
+    let other = CourierId::from_random([2; 16]);
+    let own = draft_request("d1", to_lark(&["ann"], "own"));
+    let others = DraftSendRequest {
+        courier: other,
+        ..draft_request("d2", to_lark(&["bob"], "of the other courier"))
+    };
+    for draft in [own, others] {
+        send_draft(store, draft).await.unwrap();
+        report_next_as_sent(store).await;
+    }
+    assert_eq!(finished_uids(store).await, "d1");
+    let finished = store.finished_drafts(other, 9).await.unwrap();
+    assert_eq!(finished.iter().map(|draft| draft.uid.as_str()).collect::<Vec<_>>(), ["d2"]);
+    store.close_draft("d1").await.unwrap();
+    assert_eq!(store.finished_drafts(other, 9).await.unwrap().len(), 1);
 }

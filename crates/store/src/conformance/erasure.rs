@@ -139,7 +139,7 @@ pub(crate) async fn mail_of_several_authors_is_rewritten(home: &dyn TestHome) {
     store.claim(&old.id, &shared, agent, lease_for(60), Retry::CLAIM, now).await.unwrap();
     let change = *store.newest_file_change().borrow();
     let progress = crate::FileProgress { index_bytes: 99, ..Default::default() };
-    store.set_file_progress(progress).await.unwrap();
+    store.set_file_progress(COURIER, progress).await.unwrap();
 
     let counts = erase(&*store, &ann()).await;
     let expected =
@@ -183,7 +183,7 @@ pub(crate) async fn mail_of_several_authors_is_rewritten(home: &dyn TestHome) {
     // Files and index follow.
     let changes = store.list_file_changes(change, 10).await.unwrap();
     assert_eq!(changes.len(), 2);
-    assert_eq!(store.file_progress().await.unwrap().index_bytes, 0);
+    assert_eq!(store.file_progress(COURIER).await.unwrap().index_bytes, 0);
     assert_eq!(store.missing_blobs(10).await.unwrap(), (0, Vec::new()));
     for (id, from) in [("1", "ann"), ("alone", "ann")] {
         assert_eq!(store_inbound(store, inbound_message(id, from, "again"), 700).await, Duplicate);
@@ -297,6 +297,7 @@ pub(crate) async fn letters_of_the_person_are_erased(home: &dyn TestHome) {
         verdicts: vec![verdict],
         reservations: Vec::new(),
         joins: Vec::new(),
+        duty: None,
         then: NextAction::Send(Box::new(send_request(changed.clone()))),
     };
     store.step_letters(vec![step], at(1)).await.remove(0).unwrap();
@@ -315,6 +316,7 @@ pub(crate) async fn letters_of_the_person_are_erased(home: &dyn TestHome) {
         verdicts: Vec::new(),
         reservations: Vec::new(),
         joins: Vec::new(),
+        duty: None,
         then: NextAction::Wait { worker: None, due: at(2) },
     };
     assert_matches!(

@@ -48,17 +48,20 @@ pub(crate) async fn index_entries_and_file_changes_are_paged(store: &dyn Store) 
     assert_eq!(walk(false).await, by_change, "each Mail has only its last change");
 }
 
-pub(crate) async fn file_progress_survives_reopening(home: &dyn TestHome) {
+pub(crate) async fn each_courier_has_a_file_progress_that_survives_reopening(home: &dyn TestHome) {
     let store = home.open().await;
-    assert_eq!(store.file_progress().await.unwrap(), FileProgress::default());
+    assert_eq!(store.file_progress(COURIER).await.unwrap(), FileProgress::default());
     for change in [7, 3] {
         let progress = FileProgress { change, index_bytes: 1 << 40, index_seq: 9, generation: 2 };
-        store.set_file_progress(progress).await.unwrap();
-        assert_eq!(store.file_progress().await.unwrap(), progress);
+        store.set_file_progress(COURIER, progress).await.unwrap();
+        assert_eq!(store.file_progress(COURIER).await.unwrap(), progress);
     }
-    let progress = store.file_progress().await.unwrap();
+    let progress = store.file_progress(COURIER).await.unwrap();
+    let other = CourierId::from_random([2; 16]);
+    assert_eq!(store.file_progress(other).await.unwrap(), FileProgress::default());
+    store.set_file_progress(other, FileProgress { change: 1, ..progress }).await.unwrap();
     drop(store);
-    assert_eq!(home.open().await.file_progress().await.unwrap(), progress);
+    assert_eq!(home.open().await.file_progress(COURIER).await.unwrap(), progress);
 }
 
 pub(crate) async fn newest_file_change_is_published_after_commit(home: &dyn TestHome) {

@@ -7,6 +7,9 @@ pub(super) fn at(secs: i64) -> Timestamp {
     Timestamp::from_ms(1_770_000_000_000 + secs * 1000)
 }
 
+/// The courier of a test with one courier.
+pub(super) const COURIER: CourierId = CourierId::from_random([1; 16]);
+
 /// The DID `did:web:ann` for `ann`. A DID is returned unchanged.
 pub(super) fn did(name: &str) -> Did {
     if name.starts_with("did:") {
@@ -247,14 +250,14 @@ pub(super) async fn put_tunnel(
     idempotent: bool,
 ) {
     let (id, provider) = (tunnel_id(id), "stub".into());
-    let tunnel = TunnelInfo { id, provider, strangers, idempotent, finds_sent: false };
+    let tunnel = TunnelInfo { idempotent, ..TunnelInfo::new(id, provider, strangers) };
     store.put_tunnel(tunnel, at(0)).await.unwrap();
 }
 
 /// Adds a tunnel whose adapter can look for sent messages.
 pub(super) async fn put_finding_tunnel(store: &dyn Store, id: &str) {
     let (id, provider, strangers) = (tunnel_id(id), "stub".into(), StrangerPolicy::Accept);
-    let tunnel = TunnelInfo { id, provider, strangers, idempotent: false, finds_sent: true };
+    let tunnel = TunnelInfo { finds_sent: true, ..TunnelInfo::new(id, provider, strangers) };
     store.put_tunnel(tunnel, at(0)).await.unwrap();
 }
 

@@ -1,6 +1,6 @@
 //! Conformance tests of inbound messages: stored once, then merged into Mails.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,12 +75,7 @@ pub(super) async fn store_inbound(
 }
 
 pub(super) fn merge_context(all: bool) -> Arc<MergeContext> {
-    Arc::new(MergeContext {
-        owner: did("me"),
-        labels: BTreeMap::new(),
-        read_history: [tunnel_id("history")].into(),
-        all,
-    })
+    Arc::new(MergeContext { owner: did("me"), tunnels: None, all })
 }
 
 /// Merges the windows that are closed at second `now`.

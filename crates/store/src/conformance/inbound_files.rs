@@ -143,7 +143,8 @@ pub(crate) async fn too_large_file_is_not_stored(store: &dyn Store) {
 pub(crate) async fn files_get_another_chance_after_a_start(store: &dyn Store) {
     announce(store, announcing("1", &["a"]), 0).await;
     announce(store, inbound_message("2", "ann", "without files"), 0).await;
-    assert_eq!(store.resume_files(at(600)).await.unwrap(), 1);
+    assert_eq!(store.resume_files(Some(&tunnel_id("other")), at(600)).await.unwrap(), 0);
+    assert_eq!(store.resume_files(None, at(600)).await.unwrap(), 1);
     assert_eq!(merge_due(store, 659).await, 0);
     let file = due(store, 659).await.remove(0);
     assert!(fetch(store, &file, b"x").await);

@@ -175,7 +175,7 @@ pub(crate) async fn newest_letter_changes_when_a_letter_starts_to_wait(store: &d
     changed_times(1).await;
     step_letter(store, id, then_wait(Some("spam"), 0), 5).await.unwrap();
     changed_times(2).await;
-    step_letter(store, id, NextAction::HandOver { until: at(9) }, 5).await.unwrap();
+    step_letter(store, id, NextAction::HandOver { until: at(9), holder: None }, 5).await.unwrap();
     let why = "no".to_owned();
     step_letter(store, id, NextAction::Return { due: at(9), tried: true, why }, 5).await.unwrap();
     changed_times(3).await;

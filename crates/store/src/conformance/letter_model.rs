@@ -30,6 +30,9 @@ const MAX_CALLS: usize = 60;
 const WORKERS: [&str; 3] = ["", "spam", "note"];
 const HOLDING_WORKERS: [&str; 2] = ["limit", "merge"];
 
+/// Names of holders; the first stands for a hand-over without one.
+const HOLDERS: [&str; 3] = ["", "run:1", "run:12"];
+
 /// Selects a letter: index into all letters of the model, modulo their count.
 type LetterNumber = usize;
 
@@ -44,7 +47,7 @@ enum LetterCall {
     Operator { which: LetterNumber, how: u8 },
     Recall { worker_index: usize, limit: usize },
     RecallHeld { by: usize, limit: usize },
-    Release { worker_index: usize },
+    Release { holder: usize },
     Purge { trashed: bool, done: bool, limit: usize },
     AdvanceClock { secs: i64 },
     Reopen,
@@ -54,7 +57,7 @@ enum LetterCall {
 enum Step {
     Wait { worker_index: usize, secs: i64 },
     Hold { by: usize, secs: i64 },
-    HandOver { secs: i64 },
+    HandOver { secs: i64, holder: usize },
     Return { tried: bool, secs: i64 },
     Send,
     Unsendable,
@@ -68,7 +71,7 @@ fn any_call() -> impl Strategy<Value = LetterCall> {
     let step = prop_oneof![
         4 => (0..WORKERS.len(), secs()).prop_map(|(worker_index, secs)| Step::Wait { worker_index, secs }),
         3 => (0..HOLDING_WORKERS.len(), secs()).prop_map(|(by, secs)| Step::Hold { by, secs }),
-        6 => secs().prop_map(|secs| Step::HandOver { secs }),
+        6 => (secs(), 0..HOLDERS.len()).prop_map(|(secs, holder)| Step::HandOver { secs, holder }),
         3 => (any::<bool>(), secs()).prop_map(|(tried, secs)| Step::Return { tried, secs }),
         2 => Just(Step::Send),
         1 => Just(Step::Unsendable),
@@ -87,7 +90,7 @@ fn any_call() -> impl Strategy<Value = LetterCall> {
         1 => (0..WORKERS.len(), 1..4_usize).prop_map(|(worker_index, limit)| LetterCall::Recall { worker_index, limit }),
         1 => (0..HOLDING_WORKERS.len(), 1..4_usize)
             .prop_map(|(by, limit)| LetterCall::RecallHeld { by, limit }),
-        1 => (0..WORKERS.len()).prop_map(|worker_index| LetterCall::Release { worker_index }),
+        1 => (0..HOLDERS.len()).prop_map(|holder| LetterCall::Release { holder }),
         1 => (any::<bool>(), any::<bool>(), 1..4_usize)
             .prop_map(|(trashed, done, limit)| LetterCall::Purge { trashed, done, limit }),
         6 => (1..4_i64).prop_map(|secs| LetterCall::AdvanceClock { secs }),
@@ -128,7 +131,12 @@ impl Step {
                 then_wait(Some(WORKERS[*worker_index]).filter(|name| !name.is_empty()), now + secs)
             }
             Self::Hold { by, secs } => then_hold(HOLDING_WORKERS[*by], Some("k"), now + secs),
-            Self::HandOver { secs } => NextAction::HandOver { until: at(now + secs) },
+            Self::HandOver { secs, holder: name } => NextAction::HandOver {
+                until: at(now + secs),
+                holder: Some(HOLDERS[*name])
+                    .filter(|name| !name.is_empty())
+                    .map(|name| holder(&format!("{name}:"))),
+            },
             Self::Return { tried, secs } => {
                 NextAction::Return { due: at(now + secs), tried: *tried, why: "no".to_owned() }
             }
@@ -183,6 +191,7 @@ async fn call_store(store: &dyn Store, model: &mut LetterModel, call: &LetterCal
                 verdicts: vec![pass_verdict("w")],
                 reservations: vec![("limit:k".to_owned(), model.now + 1)],
                 joins: Vec::new(),
+                duty: None,
                 then: step.then(model.now),
             };
             describe_step(apply_step(store, letter_step, model.now).await)
@@ -198,6 +207,7 @@ async fn call_store(store: &dyn Store, model: &mut LetterModel, call: &LetterCal
                 verdicts: Vec::new(),
                 reservations: Vec::new(),
                 joins: joins.map(|other| (other.id, other.revision)).collect(),
+                duty: None,
                 then: then_wait(None, model.now),
             };
             describe_step(apply_step(store, letter_step, model.now).await)
@@ -220,9 +230,9 @@ async fn call_store(store: &dyn Store, model: &mut LetterModel, call: &LetterCal
             .await
             .unwrap()
             .to_string(),
-        LetterCall::Release { worker_index } => {
-            let workers: Vec<_> = WORKERS[*worker_index].parse().into_iter().collect();
-            store.release_letters(&workers, now).await.unwrap().to_string()
+        LetterCall::Release { holder } => {
+            let prefix = format!("{}:", HOLDERS[*holder]);
+            store.release_letters(&prefix, now).await.unwrap().to_string()
         }
         LetterCall::Purge { trashed, done, limit } => {
             let day = |all: bool| if all { 0 } else { -1 };

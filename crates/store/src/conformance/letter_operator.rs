@@ -24,7 +24,8 @@ fn trash_action(why: &str) -> OperatorAction {
 
 pub(super) async fn hand_over(store: &dyn Store, id: LetterId, worker_name: &str, until: i64) {
     step_letter(store, id, then_wait(Some(worker_name), 0), 0).await.unwrap();
-    step_letter(store, id, NextAction::HandOver { until: at(until) }, 0).await.unwrap();
+    let away = NextAction::HandOver { until: at(until), holder: None };
+    step_letter(store, id, away, 0).await.unwrap();
 }
 
 pub(super) async fn mark_dead(store: &dyn Store, id: LetterId) {
@@ -141,16 +142,30 @@ pub(crate) async fn held_letters_are_recalled_with_their_reservations(store: &dy
     assert_eq!(reserved, [("limit-2:c".to_owned(), 5)].into());
 }
 
-pub(crate) async fn released_letters_return_to_their_worker(store: &dyn Store) {
+pub(crate) async fn letters_of_a_lost_holder_return_to_their_worker(store: &dyn Store) {
     let mut ids = Vec::new();
-    for worker_name in ["exec", "exec", "http"] {
+    for (worker_name, by) in
+        [("exec", Some("a:1")), ("exec", Some("a:2")), ("http", Some("b:1")), ("tube", None)]
+    {
         let id = accept_letter(store, submitted(worker_name), 0).await;
-        hand_over(store, id, worker_name, 99).await;
+        step_letter(store, id, then_wait(Some(worker_name), 0), 0).await.unwrap();
+        let away = NextAction::HandOver { until: at(99), holder: by.map(holder) };
+        step_letter(store, id, away, 0).await.unwrap();
         ids.push(id);
     }
-    let workers = [worker("exec"), worker("none")];
-    assert_eq!(store.release_letters(&workers, at(5)).await.unwrap(), 2);
-    assert_eq!(store.release_letters(&workers, at(5)).await.unwrap(), 0);
+    // A holder is remembered only while the worker has the letter.
+    let answered = accept_letter(store, submitted("answered"), 0).await;
+    step_letter(store, answered, then_wait(Some("exec"), 0), 0).await.unwrap();
+    let away = NextAction::HandOver { until: at(99), holder: Some(holder("a:1")) };
+    step_letter(store, answered, away, 0).await.unwrap();
+    step_letter(store, answered, then_wait(Some("tube"), 0), 0).await.unwrap();
+    let away = NextAction::HandOver { until: at(99), holder: None };
+    step_letter(store, answered, away, 0).await.unwrap();
+
+    assert_eq!(store.release_letters("a:", at(5)).await.unwrap(), 2);
+    assert_eq!(store.release_letters("a:", at(5)).await.unwrap(), 0);
+    assert_eq!(letter_status(store, answered).await, "AWAY at tube until 99, 1 attempts");
+    assert_eq!(letter_status(store, ids[3]).await, "AWAY at tube until 99, 1 attempts");
     let shown = letter_status(store, ids[0]).await;
     assert!(
         shown.starts_with("WAITING at exec from 5, 1 attempts: the courier stopped"),

@@ -86,7 +86,7 @@ pub(crate) async fn letter_steps_match_the_transition_table(store: &dyn Store) {
         ("wait", then_wait(None, 40)),
         ("wait at", then_wait(Some("b"), 40)),
         ("hold", then_hold("limit", Some("k"), 40)),
-        ("hand over", NextAction::HandOver { until: at(60) }),
+        ("hand over", NextAction::HandOver { until: at(60), holder: None }),
         ("return", NextAction::Return { due: at(40), tried: true, why: "no".to_owned() }),
         ("return", NextAction::Return { due: at(40), tried: false, why: "down".to_owned() }),
         ("send", then_send(outgoing_message("ann", "sent"))),
@@ -97,7 +97,7 @@ pub(crate) async fn letter_steps_match_the_transition_table(store: &dyn Store) {
     for from in ["waiting", "at worker", "held", "away", "done", "trashed", "dead"] {
         for (name, then) in &steps {
             let id = accept_letter(store, submitted("x"), 0).await;
-            let until = NextAction::HandOver { until: at(50) };
+            let until = NextAction::HandOver { until: at(50), holder: None };
             let before = match from {
                 "waiting" => vec![then_wait(None, 10)],
                 "held" => vec![then_hold("merge", None, 10)],
@@ -198,7 +198,7 @@ pub(crate) async fn letters_are_joined_atomically(store: &dyn Store) {
     }
     let away = accept_letter(store, submitted("d"), 0).await;
     step_letter(store, away, then_wait(Some("spam"), 1), 1).await.unwrap();
-    step_letter(store, away, NextAction::HandOver { until: at(9) }, 1).await.unwrap();
+    step_letter(store, away, NextAction::HandOver { until: at(9), holder: None }, 1).await.unwrap();
     let (main, away) = (store.letter(rows[0].id).await.unwrap(), store.letter(away).await.unwrap());
     let mut late = LetterStep::only(&main, then_wait(None, 1));
     late.joins.push((away.id, away.revision));

@@ -177,12 +177,7 @@ pub(super) async fn due_texts(store: &dyn Store, worker_name: Option<&str>, now:
 }
 
 pub(super) async fn merge_all(store: &dyn Store, now: i64) -> usize {
-    let merging = MergeContext {
-        owner: did("me"),
-        labels: Default::default(),
-        read_history: Default::default(),
-        all: true,
-    };
+    let merging = MergeContext { owner: did("me"), tunnels: None, all: true };
     store.merge(Arc::new(merging), 100, at(now)).await.unwrap()
 }
 

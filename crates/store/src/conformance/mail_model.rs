@@ -117,12 +117,7 @@ async fn call_store(store: &dyn Store, model: &MailModel, call: &MailCall) -> St
             format!("{:?}", answers[0].as_ref().unwrap())
         }
         MailCall::Merge { all, limit } => {
-            let merging = MergeContext {
-                owner: did("me"),
-                labels: BTreeMap::new(),
-                read_history: Default::default(),
-                all: *all,
-            };
+            let merging = MergeContext { owner: did("me"), tunnels: None, all: *all };
             format!("{}", store.merge(Arc::new(merging), *limit, now).await.unwrap())
         }
         MailCall::AcceptAuthor { author } => {

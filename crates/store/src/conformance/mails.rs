@@ -12,7 +12,7 @@ use super::inbound::{
     with_message,
 };
 use super::*;
-use crate::{ClaimUpdate, MailQuery, MailRow, MergeContext, StoreInboundResult, TunnelLabels};
+use crate::{ClaimUpdate, MailQuery, MailRow, MergeContext, StoreInboundResult};
 
 /// Stores one Mail for each text, each in a room of its own, at second `now`. Returns the
 /// ids in the order of their sequence numbers.
@@ -118,17 +118,14 @@ pub(crate) async fn mail_has_the_binding_of_its_chat_or_tunnel(store: &dyn Store
         binding: binding.map(str::to_owned),
         bindings: bindings.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
     };
-    let labels = BTreeMap::from([
-        (tunnel_id("lark"), labels(Some("alpha"), &[("oc_42", "beta")])),
-        (tunnel_id("slack"), labels(None, &[("other", "gamma")])),
-    ]);
-    let merging = Arc::new(MergeContext {
-        owner: did("me"),
-        labels,
-        read_history: Default::default(),
-        all: false,
-    });
-    assert_eq!(store.merge(merging, 10, at(60)).await.unwrap(), 4);
+    for (tunnel, labels) in [
+        ("lark", labels(Some("alpha"), &[("oc_42", "beta")])),
+        ("slack", labels(None, &[("other", "gamma")])),
+    ] {
+        let info = TunnelInfo::new(tunnel_id(tunnel), "stub".to_owned(), StrangerPolicy::Accept);
+        store.put_tunnel(TunnelInfo { labels, ..info }, at(0)).await.unwrap();
+    }
+    assert_eq!(merge_due(store, 60).await, 4);
     let found: BTreeMap<_, _> = list_mails(store)
         .await
         .into_iter()
@@ -330,4 +327,21 @@ pub(crate) async fn mails_are_listed_by_every_filter_in_both_directions(store: &
         }
     }
     assert!(found > 100, "{found}");
+}
+
+pub(crate) async fn only_windows_of_the_named_tunnels_are_merged(store: &dyn Store) {
+    for tunnel in ["lark", "slack"] {
+        store_inbound(store, via(tunnel, inbound_message(tunnel, "ann", tunnel)), 0).await;
+    }
+    let merge = async |names: &[&str]| {
+        let tunnels = Some(names.iter().map(|name| tunnel_id(name)).collect());
+        let context = MergeContext { owner: did("me"), tunnels, all: false };
+        store.merge(Arc::new(context), 9, at(60)).await.unwrap()
+    };
+    assert_eq!(merge(&[]).await, 0);
+    assert_eq!(merge(&["unknown"]).await, 0);
+    assert_eq!(merge(&["slack", "unknown"]).await, 1);
+    let merged: Vec<_> = list_mails(store).await.into_iter().map(|row| row.entry.tunnel).collect();
+    assert_eq!(merged, [tunnel_id("slack")]);
+    assert_eq!(merge_due(store, 60).await, 1);
 }

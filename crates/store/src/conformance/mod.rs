@@ -15,7 +15,10 @@
 
 use async_trait::async_trait;
 use monoco_core::approval::SendOrigin;
-use monoco_core::contact::{Binding, Contact, ContactLevel, StrangerPolicy, TunnelInfo};
+use monoco_core::contact::{
+    Binding, Contact, ContactLevel, StrangerPolicy, TunnelInfo, TunnelLabels,
+};
+use monoco_core::courier::CourierId;
 use monoco_core::delivery::Delivery;
 use monoco_core::did::{Did, EndpointKind, TunnelId};
 use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
@@ -40,6 +43,7 @@ pub(crate) mod corrections;
 pub(crate) mod deliveries;
 pub(crate) mod dispatch;
 pub(crate) mod drafts;
+pub(crate) mod duties;
 pub(crate) mod email;
 pub(crate) mod email_forwards;
 pub(crate) mod email_tasks;
@@ -223,6 +227,7 @@ macro_rules! conformance_tests {
         }
         crate::conformance::tests_of! { $home, mails:
             mail_has_the_binding_of_its_chat_or_tunnel,
+            only_windows_of_the_named_tunnels_are_merged,
             mail_is_trusted_when_every_author_is_a_contact,
             held_mail_is_hidden_until_its_author_is_accepted,
             binding_an_address_releases_its_held_mails,
@@ -234,7 +239,7 @@ macro_rules! conformance_tests {
         crate::conformance::tests_of! { $home, files:
             index_entries_and_file_changes_are_paged,
             ;
-            file_progress_survives_reopening,
+            each_courier_has_a_file_progress_that_survives_reopening,
             newest_file_change_is_published_after_commit,
         }
         crate::conformance::tests_of! { $home, claims:
@@ -290,11 +295,22 @@ macro_rules! conformance_tests {
             draft_uid_cannot_be_reused_for_another_message,
             rejected_draft_is_not_remembered,
             draft_of_a_merged_letter_finishes_with_the_merged_one,
+            drafts_are_reported_to_the_courier_that_has_the_file,
             ;
             draft_is_sent_once,
             draft_is_finished_when_all_deliveries_are,
             closed_draft_is_not_listed_again,
             draft_finishes_with_its_letter,
+        }
+        crate::conformance::tests_of! { $home, duties:
+            single_courier_acquires_and_renews_every_duty,
+            a_duty_has_one_holder_and_moves_when_its_holder_dies,
+            clean_end_releases_all_duties_and_names_the_last_courier,
+            earlier_run_of_a_courier_is_rejected,
+            write_with_a_stale_epoch_is_rejected,
+            couriers_that_were_not_seen_for_long_are_removed,
+            ;
+            each_start_of_a_courier_has_the_next_boot_number,
         }
         crate::conformance::tests_of! { $home, letters:
             submitted_letter_waits_for_the_dispatcher,
@@ -326,7 +342,7 @@ macro_rules! conformance_tests {
             replay_restores_the_original_letter,
             letters_of_removed_workers_are_recalled,
             held_letters_are_recalled_with_their_reservations,
-            released_letters_return_to_their_worker,
+            letters_of_a_lost_holder_return_to_their_worker,
         }
         crate::conformance::tests_of! { $home, letter_lists:
             away_letters_are_listed_by_deadline,

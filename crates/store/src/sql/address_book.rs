@@ -35,7 +35,7 @@ const BOUND_CONTACT: &str = "
 ";
 
 const TUNNEL: &str = "
-    SELECT name, provider, strangers, idempotent, finds_sent
+    SELECT name, provider, strangers, idempotent, finds_sent, reads_history, labels
       FROM tunnels
      WHERE name = ?1
 ";
@@ -241,15 +241,17 @@ pub(super) fn tunnel(db: &Db, id: &TunnelId) -> StoreResult<Option<TunnelInfo>> 
     rows::optional(db, TUNNEL, [id.as_str()], read_tunnel)
 }
 
-/// Reads the columns name, provider, strangers, idempotent and finds_sent.
+/// Reads the columns name, provider, strangers, idempotent, finds_sent, reads_history and labels.
 pub(super) fn read_tunnel(row: &Row<'_>) -> RowResult<TunnelInfo> {
-    let strangers: String = row.get(2)?;
+    let (strangers, labels): (String, String) = (row.get(2)?, row.get(6)?);
     Ok(TunnelInfo {
         id: parsed(row, 0)?,
         provider: row.get(1)?,
         strangers: StrangerPolicy::parse(&strangers).unwrap_or(StrangerPolicy::Hold),
         idempotent: row.get(3)?,
         finds_sent: row.get(4)?,
+        reads_history: row.get(5)?,
+        labels: serde_json::from_str(&labels).map_err(|_| rows::damaged(6, "invalid labels"))?,
     })
 }
 
@@ -313,8 +315,7 @@ mod tests {
 
     async fn put_tunnel(store: &SqlStore, strangers: StrangerPolicy) {
         let (id, provider) = ("chat".parse().unwrap(), "stub".to_owned());
-        let tunnel = TunnelInfo { id, provider, strangers, idempotent: false, finds_sent: false };
-        store.put_tunnel(tunnel, NOW).await.unwrap();
+        store.put_tunnel(TunnelInfo::new(id, provider, strangers), NOW).await.unwrap();
     }
 
     /// Each change follows a dispatch that has filled the cache.

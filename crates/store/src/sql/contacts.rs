@@ -50,11 +50,13 @@ const PUT_GROUP: &str = "
 ";
 
 const PUT_TUNNEL: &str = "
-    INSERT INTO tunnels (party, name, provider, strangers, idempotent, finds_sent)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+    INSERT INTO tunnels (party, name, provider, strangers, idempotent, finds_sent, reads_history,
+                         labels)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
         ON CONFLICT (party) DO UPDATE
        SET provider = excluded.provider, strangers = excluded.strangers,
-           idempotent = excluded.idempotent, finds_sent = excluded.finds_sent
+           idempotent = excluded.idempotent, finds_sent = excluded.finds_sent,
+           reads_history = excluded.reads_history, labels = excluded.labels
 ";
 
 /// Returns the party id of a DID, on any connection.
@@ -176,8 +178,18 @@ fn put_tunnel(tx: &mut Tx<'_>, tunnel: &TunnelInfo, now: Timestamp) -> StoreResu
         return Ok(tunnel.clone());
     }
     let id = party_id(tx, &tunnel.id.did())?;
-    let TunnelInfo { id: name, provider, strangers, idempotent, finds_sent } = tunnel;
-    let row = params![id, name.as_str(), provider, strangers.as_str(), idempotent, finds_sent];
+    let TunnelInfo { id: name, provider, strangers, idempotent, finds_sent, .. } = tunnel;
+    let TunnelInfo { reads_history, labels, .. } = tunnel;
+    let row = params![
+        id,
+        name.as_str(),
+        provider,
+        strangers.as_str(),
+        idempotent,
+        finds_sent,
+        reads_history,
+        rows::as_json(labels)?
+    ];
     rows::execute(tx.db, PUT_TUNNEL, row)?;
     let detail = json!({"tunnel": name, "provider": provider, "strangers": strangers});
     changed(tx, id, detail, now)?;
@@ -194,13 +206,7 @@ pub(super) fn insert_unknown_tunnel(
     if address_book::tunnel_exists(tx, id)? {
         return Ok(());
     }
-    let tunnel = TunnelInfo {
-        id: id.clone(),
-        provider: "external".to_owned(),
-        strangers: StrangerPolicy::Accept,
-        idempotent: false,
-        finds_sent: false,
-    };
+    let tunnel = TunnelInfo::new(id.clone(), "external".to_owned(), StrangerPolicy::Accept);
     put_tunnel(tx, &tunnel, now).map(|_| ())
 }
 
@@ -473,7 +479,7 @@ impl ContactStore for SqlStore {
     async fn tunnels(&self) -> StoreResult<Vec<TunnelInfo>> {
         self.read(|db| {
             let sql = "
-                SELECT name, provider, strangers, idempotent, finds_sent
+                SELECT name, provider, strangers, idempotent, finds_sent, reads_history, labels
                   FROM tunnels
                  ORDER BY name
             ";

@@ -1,6 +1,7 @@
 //! Drafts: messages that are sent from files, and their results.
 
 use async_trait::async_trait;
+use monoco_core::courier::CourierId;
 use monoco_core::object::MAX_TARGETS;
 use monoco_core::time::Timestamp;
 
@@ -15,7 +16,7 @@ use crate::{
 const OPEN: &str = "
     SELECT uid, provider, object
       FROM drafts
-     WHERE open = 1
+     WHERE open = 1 AND courier = ?1
      ORDER BY uid
 ";
 
@@ -25,7 +26,7 @@ const ANY_PENDING_DELIVERY: &str = "
 ";
 
 const INSERT: &str = "
-    INSERT INTO drafts (uid, provider, object, open) VALUES (?1, ?2, ?3, 1)
+    INSERT INTO drafts (uid, provider, courier, object, open) VALUES (?1, ?2, ?3, ?4, 1)
         ON CONFLICT (uid) DO NOTHING
 ";
 
@@ -74,7 +75,7 @@ impl DraftStore for SqlStore {
         routing: &PipelineRouting,
         now: Timestamp,
     ) -> StoreResult<SendResult> {
-        let DraftSendRequest { uid, provider, post } = draft;
+        let DraftSendRequest { uid, provider, courier, post } = draft;
         let (msg_id, routing) = (post.msg.id(), routing.clone());
         let _lock = self.erasing.read().await;
         let prepared = self.prepare_letter(LetterSource::Send(post), now).await?;
@@ -99,20 +100,25 @@ impl DraftStore for SqlStore {
                 };
                 if !matches!(result, SendResult::BlockedAuthor { .. }) {
                     let object = objects::seq_of(tx.db, tx.indexes.hashes.recent(), &msg_id)?;
-                    rows::execute(tx.db, INSERT, params![uid, provider, object])?;
+                    let row = params![uid, provider, courier.to_string(), object];
+                    rows::execute(tx.db, INSERT, row)?;
                 }
                 Ok(result)
             })
             .await
     }
 
-    async fn finished_drafts(&self, limit: usize) -> StoreResult<Vec<DraftResult>> {
+    async fn finished_drafts(
+        &self,
+        courier: CourierId,
+        limit: usize,
+    ) -> StoreResult<Vec<DraftResult>> {
         self.read(move |db| {
             let mut results = Vec::new();
             if limit == 0 {
                 return Ok(results);
             }
-            rows::scan(db, limit, OPEN, [], |row| {
+            rows::scan(db, limit, OPEN, [courier.to_string()], |row| {
                 let uid: String = row.get(0)?;
                 let provider: String = row.get(1)?;
                 let result = result(db, &uid, &provider, row.get(2)?);

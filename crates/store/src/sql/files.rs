@@ -2,28 +2,35 @@
 
 use async_trait::async_trait;
 use monoco_core::claim::MailLocation;
-
+use monoco_core::courier::CourierId;
 use tokio::sync::watch;
 
-use super::db::Db;
-use super::retention::{progress, set_progress};
+use super::db::{Db, params};
 use super::{SqlStore, claims, mails, rows};
-use crate::{FileChange, FileProgress, MailFileStore, StoreError, StoreResult};
+use crate::{FileChange, FileProgress, MailFileStore, StoreResult};
 
-// Names of rows in the table `progress`.
-const CHANGE: &str = "files_change";
-const INDEX_BYTES: &str = "files_index_bytes";
-const INDEX_SEQ: &str = "files_index_seq";
-const INDEX_GENERATION: &str = "files_index_generation";
+const PROGRESS: &str = "
+    SELECT change, index_bytes, index_seq, generation FROM file_progress WHERE courier = ?1
+";
+
+const PUT_PROGRESS: &str = "
+    INSERT INTO file_progress (courier, change, index_bytes, index_seq, generation)
+    VALUES (?1, ?2, ?3, ?4, ?5)
+        ON CONFLICT (courier) DO UPDATE
+       SET change = excluded.change, index_bytes = excluded.index_bytes,
+           index_seq = excluded.index_seq, generation = excluded.generation
+";
 
 /// The number of the newest file change, 0 when there is none.
 pub(super) fn newest_change(db: &Db) -> StoreResult<i64> {
     rows::one(db, "SELECT coalesce(max(change), 0) FROM mails", [], |row| row.get(0))
 }
 
-/// Makes the index outdated: its lines have erased text, and the file projector rewrites it.
+/// Makes the index of every courier outdated: its lines have erased text, and the file projectors
+/// rewrite it.
 pub(super) fn invalidate_index(db: &Db) -> StoreResult<()> {
-    set_progress(db, INDEX_BYTES, 0)
+    rows::execute(db, "UPDATE file_progress SET index_bytes = 0", [])?;
+    Ok(())
 }
 
 /// Lists the locations of Mails that match a condition on `?1`, with an order.
@@ -52,26 +59,33 @@ impl MailFileStore for SqlStore {
         self.read(move |db| list(db, "m.change > ?1 ORDER BY m.change", after, limit)).await
     }
 
-    async fn file_progress(&self) -> StoreResult<FileProgress> {
-        self.read(|db| {
-            let number = |name| Ok::<_, StoreError>(progress(db, name)?.unwrap_or(0));
-            Ok(FileProgress {
-                change: number(CHANGE)?,
-                index_bytes: u64::try_from(number(INDEX_BYTES)?).unwrap_or(0),
-                index_seq: number(INDEX_SEQ)?,
-                generation: number(INDEX_GENERATION)?,
-            })
+    async fn file_progress(&self, courier: CourierId) -> StoreResult<FileProgress> {
+        self.read(move |db| {
+            let stored = rows::optional(db, PROGRESS, [courier.to_string()], |row| {
+                Ok(FileProgress {
+                    change: row.get(0)?,
+                    index_bytes: rows::unsigned(row, 1)?,
+                    index_seq: row.get(2)?,
+                    generation: row.get(3)?,
+                })
+            })?;
+            Ok(stored.unwrap_or_default())
         })
         .await
     }
 
-    async fn set_file_progress(&self, files: FileProgress) -> StoreResult<()> {
+    async fn set_file_progress(
+        &self,
+        courier: CourierId,
+        progress: FileProgress,
+    ) -> StoreResult<()> {
+        let FileProgress { change, index_bytes, index_seq, generation } = progress;
         self.writer
             .run(move |tx| {
-                set_progress(tx.db, CHANGE, files.change)?;
-                set_progress(tx.db, INDEX_BYTES, rows::signed(files.index_bytes))?;
-                set_progress(tx.db, INDEX_SEQ, files.index_seq)?;
-                set_progress(tx.db, INDEX_GENERATION, files.generation)
+                let bytes = rows::signed(index_bytes);
+                let row = params![courier.to_string(), change, bytes, index_seq, generation];
+                rows::execute(tx.db, PUT_PROGRESS, row)?;
+                Ok(())
             })
             .await
     }

@@ -65,18 +65,10 @@ const EXTEND_WINDOW: &str = "
      WHERE id = ?1
 ";
 
-const CLOSED_WINDOWS: &str = "
-    SELECT id, bytes FROM merge_windows WHERE closes_at <= ?1 ORDER BY closes_at LIMIT ?2
-";
+const IS_CLOSED: &str = "closes_at <= ?1";
 
 // Files of the others are fetched after the next start.
-const ALL_WINDOWS: &str = "
-    SELECT id, bytes
-      FROM merge_windows
-     WHERE closes_at <= ?1 OR pending_files = 0
-     ORDER BY closes_at
-     LIMIT ?2
-";
+const IS_CLOSED_OR_WITHOUT_FILES: &str = "(closes_at <= ?1 OR pending_files = 0)";
 
 const INSERT_MESSAGE: &str = "
     INSERT INTO inbound_messages (merge_window, external_id, message)
@@ -454,12 +446,14 @@ fn prepare_merge(
         }
         messages.push(message);
     }
-    let labels = context.labels.get(&tunnel);
+    // From the store, not from the config: every courier builds the same Mail.
+    let info = address_book::tunnel(db, &tunnel)?;
+    let labels = info.as_ref().map(|info| &info.labels);
     let session = messages.first().map(|first| first.session.id.as_str()).unwrap_or_default();
     let binding = labels.and_then(|labels| labels.of(session)).map(str::to_owned);
     let unverified = messages.iter().any(InboundMessage::is_unverified);
     let (owner, count) = (context.owner.clone(), messages.len());
-    let reads_history = context.read_history.contains(&tunnel);
+    let reads_history = info.as_ref().is_some_and(|info| info.reads_history);
     let position = if reads_history { positions::of_messages(&messages) } else { None };
     let builder = MailBuilder { tunnel: tunnel.clone(), provider, owner, binding, trust, messages };
     let mail = match builder.mail_id() {
@@ -568,6 +562,32 @@ fn read_messages(db: &Db, window: i64) -> StoreResult<Vec<(i64, InboundMessage)>
 /// Messages are validated before they are stored, so that an invalid one is damaged.
 fn damaged_message(error: &dyn std::error::Error) -> StoreError {
     StoreError::Damaged { what: "message", detail: error.to_string() }
+}
+
+/// Lists windows to merge with their sizes, the longest closed first.
+fn windows_to_merge(
+    db: &Db,
+    context: &MergeContext,
+    limit: usize,
+    now: Timestamp,
+) -> StoreResult<Vec<(i64, i64)>> {
+    let mut condition = if context.all { IS_CLOSED_OR_WITHOUT_FILES } else { IS_CLOSED }.to_owned();
+    if let Some(tunnels) = &context.tunnels {
+        let mut ids = Vec::with_capacity(tunnels.len());
+        for tunnel in tunnels {
+            ids.extend(contacts::find(db, &tunnel.did())?.map(|id| id.to_string()));
+        }
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        // Row numbers, so that the text of the statement has no foreign text.
+        condition = format!("{condition} AND tunnel IN ({})", ids.join(", "));
+    }
+    let sql = format!(
+        "SELECT id, bytes FROM merge_windows WHERE {condition} ORDER BY closes_at LIMIT ?2"
+    );
+    let row = params![now.ms(), rows::limit(limit)];
+    rows::list(db, &sql, row, |row| Ok((row.get(0)?, row.get(1)?)))
 }
 
 /// Splits windows into batches whose Mails fit into memory together.
@@ -708,13 +728,8 @@ impl InboundStore for SqlStore {
         limit: usize,
         now: Timestamp,
     ) -> StoreResult<usize> {
-        let sql = if context.all { ALL_WINDOWS } else { CLOSED_WINDOWS };
-        let windows: Vec<(i64, i64)> = self
-            .read(move |db| {
-                let row = params![now.ms(), rows::limit(limit)];
-                rows::list(db, sql, row, |row| Ok((row.get(0)?, row.get(1)?)))
-            })
-            .await?;
+        let of = Arc::clone(&context);
+        let windows = self.read(move |db| windows_to_merge(db, &of, limit, now)).await?;
         let mut merged = 0;
         for windows in batches(&windows) {
             merged += self.merge_batch(windows, &context, now).await?;

@@ -286,21 +286,18 @@ impl LetterStore for SqlStore {
         self.writer.run(move |tx| operator::recall_held(tx, &by, limit, now)).await
     }
 
-    async fn release_letters(&self, workers: &[WorkerName], now: Timestamp) -> StoreResult<usize> {
+    async fn release_letters(&self, prefix: &str, now: Timestamp) -> StoreResult<usize> {
         let mut total = 0;
-        for worker in workers {
-            // Ends when a commit releases less than its maximum.
-            loop {
-                let (worker, limit) = (worker.clone(), MAX_RELEASED_PER_COMMIT);
-                let release = self.writer.run(move |tx| operator::release(tx, &worker, limit, now));
-                let released = release.await?;
-                total += released;
-                if released < limit {
-                    break;
-                }
+        // Ends when a commit releases less than its maximum.
+        loop {
+            let (prefix, limit) = (prefix.to_owned(), MAX_RELEASED_PER_COMMIT);
+            let release = self.writer.run(move |tx| operator::release(tx, &prefix, limit, now));
+            let released = release.await?;
+            total += released;
+            if released < limit {
+                return Ok(total);
             }
         }
-        Ok(total)
     }
 
     async fn purge_letters(&self, trashed: i64, done: i64, limit: usize) -> StoreResult<usize> {

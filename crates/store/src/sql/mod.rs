@@ -46,6 +46,7 @@ pub(crate) mod db;
 mod deliveries;
 mod dispatch;
 mod drafts;
+mod duties;
 pub(crate) mod email;
 mod erasure;
 pub(crate) mod events;

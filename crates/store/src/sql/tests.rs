@@ -7,6 +7,7 @@ use std::sync::mpsc;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use monoco_core::claim::{MailLocation, Workspace};
+use monoco_core::courier::CourierId;
 use monoco_core::did::Did;
 use monoco_core::erasure::ErasedAuthors;
 use monoco_core::event::{Event, EventKind};
@@ -559,12 +560,13 @@ async fn damaged_draft_does_not_delay_the_results_of_others() {
     }
     let db = Connection::open(dir.path().join("monoco.db")).unwrap();
     db.execute_batch(
-        "INSERT INTO drafts (uid, provider, object, open)
-         VALUES ('d1', 'lark', 1, 1), ('d2', 'lark', 2, 1);
+        "INSERT INTO drafts (uid, provider, courier, object, open)
+         VALUES ('d1', 'lark', '01010101-0101-4101-8101-010101010101', 1, 1),
+                ('d2', 'lark', '01010101-0101-4101-8101-010101010101', 2, 1);
          UPDATE objects SET hash = x'00' WHERE seq = 1;",
     )
     .unwrap();
-    let finished = store.finished_drafts(9).await.unwrap();
+    let finished = store.finished_drafts(CourierId::from_random([1; 16]), 9).await.unwrap();
     assert_eq!(finished.iter().map(|draft| &*draft.uid).collect::<Vec<_>>(), ["d2"]);
     assert!(store.damaged_rows()[0].starts_with("draft d1:"), "{:?}", store.damaged_rows());
 }

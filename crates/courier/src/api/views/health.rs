@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::approvals::HaltView;
+use super::cluster::ClusterHealth;
 
 /// Health of the courier and its parts.
 #[derive(Debug, Serialize, Deserialize)]
@@ -29,6 +30,9 @@ pub struct HealthView {
     /// Messages that wait for approval
     #[serde(default)]
     pub pending_approvals: i64,
+    /// The couriers that share the store; absent when it has only this one
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterHealth>,
     /// Age of the oldest delivery that is not yet sent
     pub oldest_waiting_delivery_ms: Option<i64>,
     /// Age of the oldest Mail that is not claimed
@@ -43,7 +47,7 @@ pub struct HealthView {
 pub struct AdapterHealth {
     /// `hearing`: active in the last 10 min; `quiet`: listening, no activity; `deaf`: authentic
     /// messages cannot be read or stored; `down`: not listening, or not connected; `paused`: by an
-    /// operator
+    /// operator; `standby`: another courier of the shared store does its work
     pub status: Cow<'static, str>,
     /// How messages are received, such as `push` (webhooks) or `idle` (IMAP)
     pub mode: Cow<'static, str>,

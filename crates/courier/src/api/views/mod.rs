@@ -9,6 +9,7 @@ use super::error::ApiError;
 
 pub mod approvals;
 pub mod boxes;
+pub mod cluster;
 pub mod contacts;
 pub mod email;
 pub mod events;

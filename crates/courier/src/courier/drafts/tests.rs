@@ -8,7 +8,7 @@ use monoco_core::delivery::DeliveryOutcome;
 use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::merge::Debounce;
 use monoco_core::retry::RetryPolicy;
-use monoco_store::{LeasedEntry, TunnelLabels};
+use monoco_store::LeasedEntry;
 use serde_json::Value;
 
 use super::*;
@@ -35,11 +35,7 @@ impl Sender {
         let stub = Arc::new(Stub::new("door".parse().unwrap()));
         let stop = CancellationToken::new();
         let (settings, quota) = (
-            TunnelSettings {
-                debounce: Debounce::DEFAULT,
-                labels: TunnelLabels::default(),
-                max_file_bytes: 1 << 20,
-            },
+            TunnelSettings { debounce: Debounce::DEFAULT, max_file_bytes: 1 << 20 },
             IntakeQuota::new(0, hub.clock.now()),
         );
         let door = RunningTunnel::new(stub, settings, quota, stop.clone(), stop);
@@ -55,6 +51,7 @@ impl Sender {
             clock: hub.clock,
             entry: PipelineEntry::default(),
             tree: hub.tree(),
+            courier: TestHub::COURIER,
             owner: TestHub::owner(),
             tunnels: Arc::new(tunnels),
             dead: Arc::new(DeadDrafts::new(hub.tree())),

@@ -13,7 +13,6 @@ use monoco_core::inbound::{
 use monoco_core::mail::Mail;
 use monoco_core::merge::Debounce;
 use monoco_core::object::{ObjId, ObjKind};
-use monoco_store::TunnelLabels;
 
 use super::*;
 use crate::center::PipelineEntry;
@@ -132,7 +131,6 @@ impl Fixture {
                 window: Duration::from_millis(50),
                 max_wait: Duration::from_millis(50),
             },
-            labels: TunnelLabels::default(),
             max_file_bytes: 1 << 20,
         };
         let (quota, stop) = (IntakeQuota::new(0, hub.clock.now()), CancellationToken::new());
@@ -164,7 +162,7 @@ impl Fixture {
             store: Arc::clone(self.hub.store()),
             clock: self.hub.clock,
             owner: TestHub::owner(),
-            tunnels: Arc::clone(&self.tunnels),
+            duties: TestHub::duties(),
         };
         let (stop, store) = (CancellationToken::new(), self.hub.store());
         let looped = Arc::new(merge).run(stop.clone());

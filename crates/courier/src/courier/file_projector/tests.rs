@@ -13,7 +13,7 @@ use crate::courier::mailbox_check::{RebuildResult, rebuild_offline};
 use crate::courier::test_hub::{TestHub, permanent_failure};
 
 fn projector(hub: &TestHub) -> Arc<FileProjector> {
-    Arc::new(FileProjector::new(Arc::clone(hub.store()), hub.tree()))
+    Arc::new(FileProjector::new(Arc::clone(hub.store()), hub.tree(), TestHub::COURIER))
 }
 
 /// Applies all changes without syncing the disk.
@@ -68,7 +68,7 @@ async fn files_damaged_by_a_power_cut_are_repaired_at_the_next_start() {
     follow(&projector).await.unwrap();
     drop(projector);
     let whole = hub.files();
-    let progress = hub.store().file_progress().await.unwrap();
+    let progress = hub.store().file_progress(TestHub::COURIER).await.unwrap();
     let index = hub.mailbox().join(".state/mails.jsonl");
     assert!(fs::metadata(&index).unwrap().len() > progress.index_bytes, "there is a tail");
 
@@ -123,7 +123,7 @@ async fn files_damaged_by_a_power_cut_are_repaired_at_the_next_start() {
 /// Applies all changes again from an older stored progress.
 async fn follow_again(hub: &TestHub, progress: FileProgress) {
     follow(&projector(hub)).await.unwrap();
-    hub.store().set_file_progress(progress).await.unwrap();
+    hub.store().set_file_progress(TestHub::COURIER, progress).await.unwrap();
 }
 
 #[tokio::test]
@@ -237,14 +237,18 @@ async fn files_are_written_again_after_a_failed_sync() {
     fs::write(hub.dropzone(), "in the way of a sync").unwrap();
     let failed = projector.blocking(|projector, handle| projector.finish(handle)).await;
     assert!(matches!(failed, Err(ProjectorError::Sync(_))), "{failed:?}");
-    assert_eq!(hub.store().file_progress().await.unwrap().change, 1, "nothing is noted");
+    assert_eq!(
+        hub.store().file_progress(TestHub::COURIER).await.unwrap().change,
+        1,
+        "nothing is noted"
+    );
 
     fs::remove_file(hub.dropzone()).unwrap();
     follow(&projector).await.unwrap();
     sync(&projector).await;
     assert_eq!(node(&old[0]), before.0, "that was on disk");
     assert_ne!(node(&new[0]), before.1, "what can be read proves nothing");
-    assert_eq!(hub.store().file_progress().await.unwrap().change, 2);
+    assert_eq!(hub.store().file_progress(TestHub::COURIER).await.unwrap().change, 2);
     assert_eq!(hub.index().lines().count(), 3);
 }
 
@@ -294,7 +298,9 @@ async fn rebuild_produces_identical_files() {
     fs::remove_dir_all(hub.mailbox()).unwrap();
     fs::remove_dir_all(hub.dropzone()).unwrap();
     let store = Arc::clone(hub.store());
-    let rebuilt = rebuild_offline(store, hub.mailbox(), hub.dropzone(), None).await.unwrap();
+    let rebuilt = rebuild_offline(store, TestHub::COURIER, hub.mailbox(), hub.dropzone(), None)
+        .await
+        .unwrap();
     assert_eq!(rebuilt, RebuildResult { mails: 3, written: 3, ..RebuildResult::default() });
     let (mut found, mut before) = (hub.files(), whole);
     let index = "mailbox/.state/mails.jsonl";

@@ -7,7 +7,8 @@ use super::*;
 use crate::courier::test_hub::TestHub;
 
 fn eraser(hub: &TestHub) -> TextEraser {
-    let projector = Arc::new(FileProjector::new(Arc::clone(hub.store()), hub.tree()));
+    let projector =
+        Arc::new(FileProjector::new(Arc::clone(hub.store()), hub.tree(), TestHub::COURIER));
     TextEraser { projector, clock: hub.clock, owner: TestHub::owner() }
 }
 

@@ -8,7 +8,6 @@ use monoco_adapters::stub::Stub;
 use monoco_core::inbound::{ChatSession, FetchedMail, Participant, RawMail};
 use monoco_core::merge::Debounce;
 use monoco_core::tunnel_health::TunnelStatus;
-use monoco_store::TunnelLabels;
 use tokio::io::ReadBuf;
 use tokio_util::sync::CancellationToken;
 
@@ -27,11 +26,7 @@ impl Fixture {
     async fn new() -> Self {
         let hub = TestHub::new().await;
         let stub = Arc::new(Stub::new("door".parse().unwrap()));
-        let settings = TunnelSettings {
-            debounce: Debounce::DEFAULT,
-            labels: TunnelLabels::default(),
-            max_file_bytes: 1 << 20,
-        };
+        let settings = TunnelSettings { debounce: Debounce::DEFAULT, max_file_bytes: 1 << 20 };
         let (quota, stop) = (IntakeQuota::new(1 << 30, hub.clock.now()), CancellationToken::new());
         let tunnel = RunningTunnel::new(stub, settings, quota, stop.clone(), stop);
         Self { hub, entry: PipelineEntry::default(), tunnel }

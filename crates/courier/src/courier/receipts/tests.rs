@@ -8,7 +8,7 @@ use monoco_core::delivery::DeliveryOutcome;
 use monoco_core::did::TunnelId;
 use monoco_core::merge::Debounce;
 use monoco_core::retry::RetryPolicy;
-use monoco_store::{ClaimUpdate, TunnelLabels};
+use monoco_store::ClaimUpdate;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
@@ -93,11 +93,7 @@ impl Fixture {
             answers: Mutex::default(),
             reactions: Mutex::default(),
         });
-        let settings = TunnelSettings {
-            debounce: Debounce::DEFAULT,
-            labels: TunnelLabels::default(),
-            max_file_bytes: 1 << 20,
-        };
+        let settings = TunnelSettings { debounce: Debounce::DEFAULT, max_file_bytes: 1 << 20 };
         let quota = IntakeQuota::new(1 << 30, hub.clock.now());
         let (stop, listener_stop) = (CancellationToken::new(), CancellationToken::new());
         let of_tunnel = Arc::clone(&adapter) as Arc<dyn Adapter>;

@@ -10,6 +10,7 @@ use monoco_core::retry::Failure;
 use tokio::time::Instant;
 
 use super::{DeliverySender, MAX_SLOT_WAIT};
+use crate::center::report::until_answered;
 
 /// Why an attempt ends between two parts.
 const NEXT_PART_WAITS: &str = "the next part waits for the rate limit of the provider";
@@ -64,10 +65,14 @@ impl<'a> PartReceipts<'a> {
     /// Without a receipt the part could be sent twice, so the outcome is unknown.
     pub async fn store(&self, part: SentPart) -> Result<(), Failure> {
         let (sender, number) = (self.sender, part.part);
-        let (proof, term) = (sender.proof(self.delivery), sender.lease_duration());
-        let now = sender.clock.now();
-        let stored = sender.store.record_part(self.delivery.id, part, proof, term, now).await;
-        stored.map(|_| ()).map_err(|error| {
+        let stored = until_answered("receipt of a part", &sender.tunnel.stop, || {
+            // The time in which the store cannot answer is not that of the provider.
+            self.extend();
+            let (proof, term) = (sender.proof(self.delivery), sender.lease_duration());
+            let (id, now) = (self.delivery.id, sender.clock.now());
+            sender.store.record_part(id, part.clone(), proof, term, now)
+        });
+        stored.await.map(|_| ()).map_err(|error| {
             let detail = format!("part {number} was sent, but its receipt was not stored: {error}");
             Failure::Unknown { detail, error_code: None }
         })

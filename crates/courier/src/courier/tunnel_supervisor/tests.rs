@@ -9,6 +9,7 @@ use monoco_adapters::registry::{AdapterConfig, ProviderConfig};
 use monoco_adapters::{ConnectionEvent, DeliveryRequest, InboundSink};
 use monoco_core::config::{ConfigSection, InvalidConfig};
 use monoco_core::contact::StrangerPolicy;
+use monoco_core::courier::{CourierId, CourierRun};
 use monoco_core::delivery::{DeliveryOutcome, SendState, SendStateData};
 use monoco_core::inbound::{ChatSession, InboundMessage, Participant};
 use monoco_core::merge::Debounce;
@@ -22,6 +23,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::courier::duties::{DutyLoop, enabled_tunnels};
 use crate::courier::test_hub::TestHub;
 
 const TUNNEL: &str = "play";
@@ -193,24 +195,28 @@ struct Fixture {
     script: Arc<Script>,
 }
 
+fn supervisor(hub: &TestHub, duties: HeldDuties) -> TunnelSupervisor {
+    let config = Arc::new(Config::parse("", &|_| None).unwrap());
+    TunnelSupervisor {
+        store: Arc::clone(hub.store()),
+        clock: hub.clock,
+        entry: PipelineEntry::default(),
+        resources: AdapterResources::for_tests_of_connections(),
+        tunnels: Arc::default(),
+        config: watch::channel(config).1,
+        duties,
+        mail_memory: MailMemory::new(),
+        receivers: TaskGroup::default(),
+        loops: TaskGroup::default(),
+    }
+}
+
 impl Fixture {
     async fn new(acts: &[Act]) -> Self {
         let hub = TestHub::new().await;
         let script = Arc::new(Script::default());
         *script.acts.lock().unwrap() = acts.to_vec();
-        let config = Arc::new(Config::parse("", &|_| None).unwrap());
-        let supervisor = TunnelSupervisor {
-            store: Arc::clone(hub.store()),
-            clock: hub.clock,
-            entry: PipelineEntry::default(),
-            resources: AdapterResources::for_tests_of_connections(),
-            tunnels: Arc::default(),
-            config: watch::channel(config).1,
-            holder: Holder::anonymous(),
-            mail_memory: MailMemory::new(),
-            receivers: TaskGroup::default(),
-            loops: TaskGroup::default(),
-        };
+        let supervisor = supervisor(&hub, TestHub::duties());
         Self { hub, supervisor, script }
     }
 
@@ -287,13 +293,13 @@ async fn live_changes_keep_the_connection_under_load() {
     fixture.supervisor.apply(Some(&old), &new).await.unwrap();
     assert!(Arc::ptr_eq(&tunnel, &fixture.tunnel()));
     let settings = tunnel.settings();
-    assert_eq!((settings.debounce, settings.labels.of("room")), (debounce, Some("alpha")));
+    assert_eq!(settings.debounce, debounce);
     assert_eq!(*fixture.script.applied.lock().unwrap(), ["b"]);
     let now = fixture.hub.clock.now();
     assert!(tunnel.quota.charge(8 << 20, now).is_ok() && tunnel.quota.charge(1, now).is_err());
     let stored = fixture.hub.store().tunnels().await.unwrap();
     let stored = stored.iter().find(|tunnel| tunnel.id.as_str() == TUNNEL).unwrap();
-    assert_eq!(stored.strangers, StrangerPolicy::Hold);
+    assert_eq!((stored.strangers, stored.labels.of("room")), (StrangerPolicy::Hold, Some("alpha")));
     let received = tunnel.health().received;
     eventually("more messages are received", || tunnel.health().received > received + 3).await;
     // Nothing is applied again when nothing has changed.
@@ -457,4 +463,80 @@ async fn lost_connection_is_down_until_it_is_open_again() {
     fixture.script.go_on.notify_one();
     eventually("the tunnel hears", || fixture.status() == TunnelStatus::Hearing).await;
     fixture.stop().await;
+}
+
+/// One of two couriers that share the store of a fixture.
+struct SharingCourier {
+    supervisor: TunnelSupervisor,
+    run: CourierRun,
+}
+
+impl SharingCourier {
+    async fn start(fixture: &Fixture, number: u8) -> Self {
+        let (store, now) = (fixture.hub.store(), fixture.hub.clock.now());
+        let mut config = fixture.config(|_, _| ());
+        config.tunnels.retain(|id, _| id.as_str() == TUNNEL);
+        let config = Arc::new(config);
+        let id = CourierId::from_random([number; 16]);
+        let run = store.register_courier(id, enabled_tunnels(&config), now).await.unwrap();
+        let mut supervisor = supervisor(&fixture.hub, HeldDuties::none(run));
+        let (_, receiver) = watch::channel(Arc::clone(&config));
+        supervisor.config = receiver;
+        supervisor.apply(None, &config).await.unwrap();
+        let duties = DutyLoop {
+            store: Arc::clone(store),
+            clock: fixture.hub.clock,
+            duties: supervisor.duties.clone(),
+            tunnels: Arc::clone(&supervisor.tunnels),
+            config: supervisor.config.clone(),
+            renew_at: Duration::ZERO,
+            released: BTreeSet::new(),
+        };
+        supervisor.receivers.spawn(duties.run(supervisor.receivers.stop.clone()));
+        Self { supervisor, run }
+    }
+
+    fn listens(&self) -> bool {
+        self.supervisor.tunnels.get(TUNNEL).unwrap().health().listening
+    }
+
+    /// Stops as a courier does; returns whether it was the last one.
+    async fn stop(&self) -> bool {
+        self.supervisor.receivers.finish().await;
+        let is_last = self.supervisor.end().await;
+        self.supervisor.loops.finish().await;
+        is_last
+    }
+}
+
+#[tokio::test]
+async fn tunnel_runs_at_one_of_two_couriers_and_moves_when_that_one_stops() {
+    let fixture = Fixture::new(&[]).await;
+    let first = SharingCourier::start(&fixture, 1).await;
+    eventually("the only courier listens", || first.listens()).await;
+    let second = SharingCourier::start(&fixture, 2).await;
+    let standby = |courier: &SharingCourier| {
+        let tunnel = courier.supervisor.tunnels.get(TUNNEL).unwrap();
+        tunnel.health().status(fixture.hub.clock.now()) == TunnelStatus::Standby
+    };
+    eventually("one listens and the other stands by", || {
+        first.listens() != second.listens() && standby(&first) != standby(&second)
+    })
+    .await;
+    fixture.send("ann").await;
+    eventually("one attempt", || fixture.script.attempts.load(Ordering::SeqCst) == 1).await;
+
+    let holder = async || {
+        let duties = fixture.hub.store().duties().await.unwrap();
+        let tunnel = DutyName::Tunnel(TUNNEL.parse().unwrap());
+        duties.into_iter().find(|duty| duty.name == tunnel).and_then(|duty| duty.holder)
+    };
+    let stops_first = holder().await == Some(first.run);
+    let (stops, stays) = if stops_first { (&first, &second) } else { (&second, &first) };
+    assert!(!stops.stop().await, "the other courier lives");
+    assert!(!stops.listens());
+    eventually("the other courier has taken the tunnel", || stays.listens()).await;
+    assert_eq!(holder().await, Some(stays.run));
+    assert_eq!(fixture.most_open(), 1, "never two connections");
+    assert!(stays.stop().await, "the last courier");
 }

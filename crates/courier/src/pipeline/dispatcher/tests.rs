@@ -1,22 +1,23 @@
 //! Runs letters through chains, on a real store.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use monoco_core::approval::SendOrigin;
 use monoco_core::contact::{StrangerPolicy, TunnelInfo};
+use monoco_core::courier::{CourierId, CourierRun};
 use monoco_core::inbound::{ChatSession, InboundMessage, Participant};
 use monoco_core::letter::{LetterState, LetterStateData};
 use monoco_core::merge::Debounce;
 use monoco_store::sqlite::SqliteStore;
 use monoco_store::{AcceptResult, LetterSource, MergeContext, StoreInboundRequest};
 use serde_json::{Value, json};
-use tokio_util::task::TaskTracker;
 
 use super::*;
 use crate::config::Config;
 use crate::pipeline::config::QueueKind;
 use crate::pipeline::external::worker::ExternalWorker;
 use crate::pipeline::{Pipeline, doorman};
+use crate::task_group::TaskGroup;
 
 struct DispatcherFixture {
     _dir: tempfile::TempDir,
@@ -29,23 +30,23 @@ fn config(pipeline: &str) -> Arc<PipelineConfig> {
     Arc::new(Config::parse(&text, &|_| None).unwrap().pipeline)
 }
 
+fn test_duties() -> HeldDuties {
+    HeldDuties::all(CourierRun { id: CourierId::from_random([1; 16]), boot: 1 })
+}
+
 impl DispatcherFixture {
     async fn new(pipeline: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store: SharedStore = Arc::new(SqliteStore::open(&dir.path().join("store")).unwrap());
         let clock = Clock::start(None);
         let (id, provider) = ("mail".parse().unwrap(), "stub".to_owned());
-        let tunnel = TunnelInfo {
-            id,
-            provider,
-            strangers: StrangerPolicy::Accept,
-            idempotent: true,
-            finds_sent: false,
-        };
+        let tunnel = TunnelInfo::new(id, provider, StrangerPolicy::Accept);
+        let tunnel = TunnelInfo { idempotent: true, ..tunnel };
         store.put_tunnel(tunnel, clock.now()).await.unwrap();
         let (config, receiver) = watch::channel(config(pipeline));
+        let (notifier, metrics) = (QueueNotifier::default(), Arc::default());
         let dispatcher =
-            LetterDispatcher::new(store, clock, QueueNotifier::default(), receiver, Arc::default());
+            LetterDispatcher::new(store, clock, notifier, receiver, metrics, test_duties());
         Self { _dir: dir, dispatcher: Arc::new(dispatcher), config }
     }
 
@@ -129,10 +130,12 @@ async fn reload_leaves_no_letter_of_the_batch_in_progress_with_a_removed_worker(
         (0..MAX_LETTERS_PER_BATCH).map(|at| fixture.mail("ann@example.com", &format!("{at}")));
     let accepted = store.accept(letters.collect(), Arc::default(), clock.now()).await;
     assert!(accepted.iter().all(Result::is_ok));
-    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-    let (queue, notifier) = LetterQueue::open(&QueueKind::Store, store, &tasks, &stop);
+    let loops = TaskGroup::default();
+    let TaskGroup { tasks, stop } = &loops;
+    let (queue, notifier) = LetterQueue::open(&QueueKind::Store, store, tasks, stop);
+    let (config_of_start, duties) = (config(limited), test_duties());
     let started =
-        Pipeline::start(store.clone(), *clock, notifier, config(limited), queue, &tasks, &stop);
+        Pipeline::start(store.clone(), *clock, notifier, config_of_start, queue, duties, &loops);
     let pipeline = started.await.unwrap();
 
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -152,9 +155,7 @@ async fn reload_leaves_no_letter_of_the_batch_in_progress_with_a_removed_worker(
         assert!(Instant::now() < deadline, "letters stay with a removed worker: {now:?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    stop.cancel();
-    tasks.close();
-    tasks.wait().await;
+    loops.finish().await;
 }
 
 #[tokio::test]
@@ -177,8 +178,8 @@ async fn letter_that_crashes_the_courier_becomes_dead_after_its_attempts() {
     for attempt in 1..=2 {
         let leased = worker.lease(9).await.unwrap();
         assert_eq!(leased[0].status.attempts, attempt);
-        let released =
-            store.release_letters(std::slice::from_ref(name), fixture.dispatcher.clock.now());
+        let prefix = test_duties().run().id.holder_prefix();
+        let released = store.release_letters(&prefix, fixture.dispatcher.clock.now());
         assert_eq!(released.await.unwrap(), 1);
     }
     assert!(worker.lease(9).await.unwrap().is_empty());
@@ -256,12 +257,7 @@ async fn inbound_mail_keeps_its_text_and_takes_the_changed_subject() {
     assert_eq!(monoco_mime::subject(&bytes).as_deref(), Some("[in] Hi"));
     assert!(row.letter.data.ends_with("Lunch? (raw)\r\n"), "{}", row.letter.data);
     let owner = "did:monoco:me".parse().unwrap();
-    let context = MergeContext {
-        owner,
-        labels: BTreeMap::new(),
-        read_history: Default::default(),
-        all: true,
-    };
+    let context = MergeContext { owner, tunnels: None, all: true };
     let now = fixture.dispatcher.now();
     assert_eq!(store.merge(Arc::new(context), 10, now).await.unwrap(), 1);
     let became = fixture.letter(id).await.became.unwrap();
@@ -272,4 +268,35 @@ async fn inbound_mail_keeps_its_text_and_takes_the_changed_subject() {
 
 fn original_data(row: &LetterRow) -> String {
     row.source.letter().unwrap().data
+}
+
+#[tokio::test]
+async fn result_at_a_courier_that_is_not_the_dispatcher_is_left_to_the_dispatcher() {
+    let fixture = DispatcherFixture::new(
+        "outbound: [tagger, send], workers: { tagger: { kind: exec, command: ['true'] } }",
+    )
+    .await;
+    let id = fixture.submit("ann@example.com", "hello").await;
+    fixture.process_due().await;
+    let run = CourierRun { id: CourierId::from_random([2; 16]), boot: 1 };
+    let LetterDispatcher { store, clock, .. } = &*fixture.dispatcher;
+    let other = LetterDispatcher::new(
+        Arc::clone(store),
+        *clock,
+        QueueNotifier::default(),
+        fixture.config.subscribe(),
+        Arc::default(),
+        HeldDuties::none(run),
+    );
+    let config = Arc::clone(&fixture.config.borrow());
+    let (name, worker) = config.external_workers().next().unwrap();
+    let (name, config) = (name.clone(), worker.clone());
+    let worker = ExternalWorker { name, config, dispatcher: Arc::new(other) };
+    let row = worker.lease(9).await.unwrap().remove(0);
+    assert!(worker.complete(row, WorkerResult::PASS).await);
+    let row = fixture.letter(id).await;
+    assert_eq!((row.status.standing.name(), &row.worker), (LetterState::Waiting, &None));
+    assert_eq!(row.verdicts.len(), 1, "the verdict is stored");
+    fixture.process_due().await;
+    assert_eq!(fixture.state(id).await, LetterState::Done);
 }

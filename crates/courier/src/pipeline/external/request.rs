@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use monoco_adapters::egress::Egress;
 use monoco_adapters::webhook::wire::Signer;
-use monoco_core::letter::{LetterStateData, Verdict, WorkerName, WorkerRequest, WorkerVerdict};
+use monoco_core::letter::{
+    LetterStateData, Verdict, WorkerName, WorkerRequest, WorkerResult, WorkerVerdict,
+};
 use monoco_core::time::Timestamp;
-use monoco_store::{LetterRow, StoreResult};
+use monoco_store::{LetterRow, StoreError, StoreResult};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -15,6 +17,7 @@ use super::worker::{ExternalWorker, WorkerBackoff, nonce, parse_answer};
 use super::{
     Attempt, AttemptResult, ExternalWorkerConfig, WorkerTransport, egress, exec, http, rspamd,
 };
+use crate::center::report::until_answered;
 
 /// How often letters are polled when no hint arrives.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
@@ -68,7 +71,8 @@ impl RequestLoop {
                     Ok(leased) => {
                         for row in leased {
                             let this = Arc::clone(&this);
-                            attempts.spawn(async move { this.process(row).await });
+                            let stop = stop.clone();
+                            attempts.spawn(async move { this.process(row, &stop).await });
                         }
                     }
                     Err(error) => {
@@ -114,7 +118,7 @@ impl RequestLoop {
     }
 
     /// Makes one attempt and records its result. Returns whether the worker was reached.
-    async fn process(&self, row: LetterRow) -> bool {
+    async fn process(&self, row: LetterRow, stop: &CancellationToken) -> bool {
         let (worker, started) = (&self.worker, Instant::now());
         let (nonce, now) = (nonce(&row), worker.dispatcher.wall_clock());
         let request = worker.request(&row, &nonce);
@@ -128,17 +132,48 @@ impl RequestLoop {
             }
         };
         let metrics = worker.dispatcher.metrics();
-        match result {
-            Ok(result) => {
-                metrics.record_verdict(&worker.name, result.verdict, started.elapsed());
-                worker.complete(row, result).await;
-            }
-            Err(why) => {
-                metrics.record_failure(&worker.name, started.elapsed());
-                worker.fail(row, &why).await;
-            }
+        match &result {
+            Ok(result) => metrics.record_verdict(&worker.name, result.verdict, started.elapsed()),
+            Err(_) => metrics.record_failure(&worker.name, started.elapsed()),
         }
+        self.record_until_stored(row, result, stop).await;
         true
+    }
+
+    /// Records the result of an attempt until the store has answered: the worker is not asked
+    /// again for a result that is known.
+    async fn record_until_stored(
+        &self,
+        row: LetterRow,
+        result: Result<WorkerResult, String>,
+        stop: &CancellationToken,
+    ) {
+        let (worker, id) = (&self.worker, row.id);
+        let revision = row.revision;
+        let first = match &result {
+            Ok(result) => worker.complete(row, result.clone()).await,
+            Err(why) => worker.fail(row, why).await,
+        };
+        if first {
+            return;
+        }
+        let store = worker.dispatcher.store();
+        let repeated = until_answered("result of a worker", stop, || async {
+            // The row is read again instead of kept: a letter can have 16 MiB.
+            let row = match store.letter(id).await {
+                Ok(row) if row.revision == revision => row,
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            let settled = match &result {
+                Ok(result) => worker.complete(row, result.clone()).await,
+                Err(why) => worker.fail(row, why).await,
+            };
+            if settled { Ok(()) } else { Err(StoreError::Unavailable("not recorded".to_owned())) }
+        });
+        if let Err(error) = repeated.await {
+            tracing::warn!(letter = %id, %error, "result of a worker is not recorded");
+        }
     }
 }
 

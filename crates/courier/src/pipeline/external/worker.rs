@@ -52,7 +52,10 @@ impl ExternalWorker {
             return Ok(due);
         }
         let until = now + self.config.timeout;
-        let step = |row| LetterStep::only(row, NextAction::HandOver { until });
+        // Any run can read the answer of a tube worker.
+        let holder = (!self.config.is_tube()).then(|| self.dispatcher.holder().clone());
+        let step =
+            |row| LetterStep::only(row, NextAction::HandOver { until, holder: holder.clone() });
         let results = store.step_letters(due.iter().map(step).collect(), now).await;
         let mut leased = Vec::with_capacity(due.len());
         for (mut row, result) in due.into_iter().zip(results) {

@@ -143,7 +143,8 @@ async fn rebuild_offline(home: &Home, from_files: bool) -> Result<RebuildView, C
         owner = Some((config.owner.clone(), now));
     }
     let (mailbox, dropzone) = (config.mailbox(home), home.dropzone());
-    let rebuilt = mailbox_check::rebuild_offline(store, mailbox, dropzone, owner).await;
+    let rebuilt =
+        mailbox_check::rebuild_offline(store, home.courier_id()?, mailbox, dropzone, owner).await;
     home.withdraw();
     drop(lock);
     let rebuilt = rebuilt.map_err(|error| failed(error.to_string()))?;

@@ -13,6 +13,7 @@ use crate::cli::CliContext;
 use crate::cli::client::Client;
 use crate::cli::failure::CliError;
 use crate::cli::output::{self, Column, OutputFormat, ToCell, escape_line, print};
+use monoco_courier::api::views::cluster::{ClusterHealth, CourierView};
 use monoco_courier::api::views::health::{AdapterHealth, HealthView};
 use monoco_courier::clock::wall_now;
 use monoco_courier::home::CourierState;
@@ -73,6 +74,7 @@ const COURIER: &[Column<CourierStatus>] = &[
         Some(courier.health.pending_approvals).filter(|count| *count > 0)?.cell()
     }),
     ("dead letters", |courier| courier.health.dead.total.cell()),
+    ("couriers", |courier| courier.health.cluster.as_ref()?.couriers.len().cell()),
     ("clock drift ms", |courier| courier.health.clock_drift_ms.cell()),
 ];
 
@@ -138,8 +140,14 @@ async fn get_status(context: &CliContext) -> Result<CourierStatus, CliError> {
 
 fn show(format: OutputFormat, status: &CourierStatus) -> Result<(), CliError> {
     output::one(format, status, &status.pid.to_string(), COURIER)?;
+    if format != OutputFormat::Table {
+        return Ok(());
+    }
+    if let Some(cluster) = &status.health.cluster {
+        show_cluster(format, cluster)?;
+    }
     let tunnels: Vec<_> = status.health.adapters.iter().collect();
-    if format != OutputFormat::Table || tunnels.is_empty() {
+    if tunnels.is_empty() {
         return Ok(());
     }
     let columns: &[Column<(&String, &AdapterHealth)>] = &[
@@ -154,6 +162,24 @@ fn show(format: OutputFormat, status: &CourierStatus) -> Result<(), CliError> {
     ];
     print("")?;
     output::list(format, &(), &tunnels, columns)
+}
+
+/// Prints the couriers of a shared store, each with its duties.
+fn show_cluster(format: OutputFormat, cluster: &ClusterHealth) -> Result<(), CliError> {
+    let duties_of = |courier: &CourierView| {
+        let held = cluster.duties.iter().filter(|duty| duty.courier.as_ref() == Some(&courier.id));
+        held.map(|duty| duty.name.as_str()).collect::<Vec<_>>().join(" ")
+    };
+    let rows: Vec<_> = cluster.couriers.iter().map(|it| (it, duties_of(it))).collect();
+    let columns: &[Column<(&CourierView, String)>] = &[
+        ("courier", |(courier, _)| courier.id.cell()),
+        ("live", |(courier, _)| courier.live.cell()),
+        ("boot", |(courier, _)| courier.boot.cell()),
+        ("seen", |(courier, _)| courier.seen_at.cell()),
+        ("duties", |(_, duties)| duties.cell()),
+    ];
+    print("")?;
+    output::list(format, &(), &rows, columns)
 }
 
 /// Formats the status on one line.

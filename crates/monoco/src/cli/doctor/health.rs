@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{DoctorCheck, RESTORE_HINT, first_names, lost_mails, store_problems};
 use crate::cli::client::Client;
+use monoco_courier::api::views::cluster::ClusterHealth;
 use monoco_courier::api::views::health::{
     AdapterHealth, HealthView, PipelineHealth, StorageHealth,
 };
@@ -99,7 +100,19 @@ pub(super) fn health_checks(health: &HealthView) -> Vec<DoctorCheck> {
         checks.push(DoctorCheck::ok("mailbox", "contains only files of the courier"));
     }
     checks.push(pipeline(&health.pipeline));
+    checks.extend(health.cluster.as_ref().map(cluster));
     checks
+}
+
+/// Evaluates the couriers of a shared store.
+fn cluster(cluster: &ClusterHealth) -> DoctorCheck {
+    let live = cluster.couriers.iter().filter(|courier| courier.live).count();
+    let (vacant, all) = (cluster.vacant(), cluster.couriers.len());
+    if vacant.is_empty() {
+        return DoctorCheck::ok("cluster", format!("{live} of {all} couriers live"));
+    }
+    let detail = format!("no courier holds {}", vacant.join(", "));
+    DoctorCheck::warn("cluster", detail, "run it again in 30 s; duties move within 25 s")
 }
 
 /// Evaluates the health of one tunnel.
@@ -108,7 +121,7 @@ pub(super) fn tunnel_check(id: &str, tunnel: &AdapterHealth) -> DoctorCheck {
     let error = tunnel.last_error.as_deref().unwrap_or_default();
     let detail = format!("{id} is {status} {error}").trim().to_owned();
     match status {
-        "hearing" | "quiet" => DoctorCheck::ok("tunnel", format!("{id} is {status}")),
+        "hearing" | "quiet" | "standby" => DoctorCheck::ok("tunnel", format!("{id} is {status}")),
         "paused" => {
             let hint = format!("`monoco tunnel resume {id}` resumes it");
             DoctorCheck::warn("tunnel", format!("{id} is paused"), hint)

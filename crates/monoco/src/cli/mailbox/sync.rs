@@ -87,7 +87,7 @@ fn open_or_create(mailbox: &MailboxContext<'_>, dry_run: bool) -> Result<Workspa
         return Ok(WorkspaceDir::open(&root, mailbox.paths.root())?);
     }
     if dry_run {
-        return Ok(WorkspaceDir::read(&root)?);
+        return Ok(WorkspaceDir::read(&root, mailbox.paths.root())?);
     }
     let workspace = WorkspaceDir::create(&root, mailbox.paths.root())?;
     let (name, root) = (escape_line(workspace.name.as_str()), root.display().to_string());

@@ -26,6 +26,8 @@ pub(super) struct ModelLetter {
     status: LetterStatus,
     worker: String,
     held_by: String,
+    /// The holder of the last hand-over.
+    holder: &'static str,
     verdicts: usize,
     pub(super) revision: i64,
 }
@@ -90,9 +92,7 @@ impl LetterModel {
             LetterCall::RecallHeld { by, limit } => {
                 self.recall_held(HOLDING_WORKERS[*by], *limit).to_string()
             }
-            LetterCall::Release { worker_index } => {
-                self.release(WORKERS[*worker_index]).to_string()
-            }
+            LetterCall::Release { holder } => self.release(HOLDERS[*holder]).to_string(),
             LetterCall::Purge { trashed, done, limit } => {
                 self.purge(*trashed, *done, *limit).to_string()
             }
@@ -129,6 +129,7 @@ impl LetterModel {
             status: LetterStatus::start(at(self.now)),
             worker: String::new(),
             held_by: String::new(),
+            holder: "",
             verdicts: 0,
             revision: 1,
         });
@@ -152,8 +153,9 @@ impl LetterModel {
                 one.held_by = HOLDING_WORKERS[*by].to_owned();
                 status.continue_chain(at(now + secs))
             }
-            Step::HandOver { secs } if !before.worker.is_empty() => {
+            Step::HandOver { secs, holder } if !before.worker.is_empty() => {
                 one.worker.clone_from(&before.worker);
+                one.holder = HOLDERS[*holder];
                 status.hand_over(at(now), at(now + secs))
             }
             Step::HandOver { .. } => Err(InvalidTransition { from: "", to: "" }),
@@ -287,8 +289,10 @@ impl LetterModel {
         select.len()
     }
 
-    fn release(&mut self, worker: &str) -> usize {
-        let select = self.select(100, |one| one.worker == worker && until(one).is_some(), until);
+    fn release(&mut self, holder: &str) -> usize {
+        let is_away =
+            |one: &ModelLetter| !holder.is_empty() && one.holder == holder && until(one).is_some();
+        let select = self.select(100, is_away, until);
         for n in &select {
             let one = self.letters[*n].clone();
             let next =

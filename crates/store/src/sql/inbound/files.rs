@@ -333,15 +333,28 @@ impl InboundFileStore for SqlStore {
         self.writer.run(move |tx| set_failed(tx, id, &failure, jitter, now)).await
     }
 
-    async fn resume_files(&self, now: Timestamp) -> Result<usize, StoreError> {
-        let until = (now + MAX_FILE_WAIT).ms();
+    async fn resume_files(
+        &self,
+        tunnel: Option<&TunnelId>,
+        now: Timestamp,
+    ) -> Result<usize, StoreError> {
+        let (until, tunnel) = ((now + MAX_FILE_WAIT).ms(), tunnel.cloned());
         self.writer
-            .run(move |tx| {
-                let sql = "
-                    UPDATE merge_windows SET closes_at = ?1
-                     WHERE pending_files > 0 AND closes_at < ?1
-                ";
-                rows::execute(tx.db, sql, [until])
+            .run(move |tx| match &tunnel {
+                Some(tunnel) => {
+                    let sql = "
+                        UPDATE merge_windows SET closes_at = ?1
+                         WHERE pending_files > 0 AND closes_at < ?1 AND tunnel_name = ?2
+                    ";
+                    rows::execute(tx.db, sql, params![until, tunnel.as_str()])
+                }
+                None => {
+                    let sql = "
+                        UPDATE merge_windows SET closes_at = ?1
+                         WHERE pending_files > 0 AND closes_at < ?1
+                    ";
+                    rows::execute(tx.db, sql, [until])
+                }
             })
             .await
     }

@@ -28,6 +28,14 @@ pub(super) const AWAY_AT: &str = "
      LIMIT ?2
 ";
 
+const HANDED_OVER_BY: &str = "
+    SELECT seq
+      FROM letters
+     WHERE state = 'AWAY' AND substr(holder, 1, length(?1)) = ?1
+     ORDER BY seq
+     LIMIT ?2
+";
+
 pub(super) const HELD_BY: &str = "
     SELECT seq
       FROM letters
@@ -164,15 +172,15 @@ fn undamaged(tx: &Tx<'_>, seq: i64) -> StoreResult<Option<LetterHead>> {
     Ok(tx.db.unless_damaged("letter", seq, rows::by_seq(tx.db, seq))?.flatten())
 }
 
-/// Queues letters that an external worker has for another attempt. Damaged letters stay, and do not
-/// count.
+/// Queues letters for another attempt whose holders' names start with `prefix`. Damaged letters
+/// stay, and do not count.
 pub(super) fn release(
     tx: &mut Tx<'_>,
-    worker: &WorkerName,
+    prefix: &str,
     limit: usize,
     now: Timestamp,
 ) -> StoreResult<usize> {
-    let found = sql::numbers(tx.db, AWAY_AT, params![worker.as_str(), sql::limit(limit)])?;
+    let found = sql::numbers(tx.db, HANDED_OVER_BY, params![prefix, sql::limit(limit)])?;
     let mut released = 0;
     for seq in found {
         let Some(before) = undamaged(tx, seq)? else { continue };

@@ -1,6 +1,7 @@
 //! The rows of letters: queries, inserts and updates.
 
 use monoco_core::did::TunnelId;
+use monoco_core::lease::Holder;
 use monoco_core::letter::{
     ChainDirection, Letter, LetterId, LetterState, LetterStateData, LetterStatus, WorkerName,
     WorkerVerdict,
@@ -54,7 +55,7 @@ const UPDATE: &str = "
     UPDATE letters
        SET state = ?3, worker = ?4, due_at = ?5, until = ?6, attempts = ?7,
            revision = revision + 1, held_by = ?8, hold_key = ?9, failure = ?10, became = ?11,
-           merged_into = ?12, day = ?13, verdicts = ?14, updated_at = ?15
+           merged_into = ?12, day = ?13, verdicts = ?14, updated_at = ?15, holder = ?16
      WHERE seq = ?1 AND revision = ?2
 ";
 
@@ -74,6 +75,9 @@ pub(in crate::sql) struct LetterHead {
     pub(super) held_by: Option<WorkerName>,
     pub(super) hold_key: Option<String>,
     pub(super) failure: Option<String>,
+    /// The run that hands it over, to be written. `None` in a row that was read: only releases
+    /// ask for it, and every other step ends the hand-over.
+    pub(super) holder: Option<Holder>,
     /// The row of the message it became.
     pub(in crate::sql) became: Option<i64>,
     pub(super) verdicts: Vec<WorkerVerdict>,
@@ -234,6 +238,7 @@ pub(super) fn save(
         day,
         sql::as_json(&after.verdicts)?,
         now.ms(),
+        after.holder.as_ref().map(Holder::as_str),
     ];
     if sql::execute(tx.db, UPDATE, row)? == 0 {
         let revision = by_seq(tx.db, before.id.seq)?.map_or(0, |head| head.revision);
@@ -324,6 +329,7 @@ fn read(row: &Row<'_>) -> RowResult<LetterHead> {
         held_by: optional(row, 13)?,
         hold_key: row.get(14)?,
         failure,
+        holder: None,
         became: row.get(16)?,
         verdicts: serde_json::from_str(&verdicts).map_err(|_| damaged(18, "invalid verdicts"))?,
         revision: row.get(12)?,

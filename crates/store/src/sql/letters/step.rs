@@ -15,7 +15,7 @@ use crate::sql::db::{Db, params};
 use crate::sql::events::{self, EventSubject};
 use crate::sql::rows as sql;
 use crate::sql::writer::Tx;
-use crate::sql::{SqlStore, dispatch, external_ids, inbound, objects, send};
+use crate::sql::{SqlStore, dispatch, duties, external_ids, inbound, objects, send};
 use crate::{
     DispatchOutcome, DispatchRequest, LetterSourceKind, LetterStep, LetterStepResult, NextAction,
     SendRequest, SendResult, StoreError, StoreInboundRequest, StoreInboundResult, StoreResult,
@@ -77,6 +77,9 @@ pub(super) fn apply(
     now: Timestamp,
 ) -> StoreResult<LetterStepResult> {
     let PreparedStep { step, change } = prepared;
+    if let Some(duty) = &step.duty {
+        duties::check(tx, duty)?;
+    }
     let before = find_unchanged(tx.db, step.id, step.revision)?;
     let joined = join_letters(tx, step.id, &step.joins)?;
     let mut after = before.clone();
@@ -152,12 +155,13 @@ fn act(
             letter.held_by = Some(by.clone());
             letter.hold_key.clone_from(key);
         }
-        NextAction::HandOver { until } => {
+        NextAction::HandOver { until, holder } => {
             if letter.worker.is_none() {
                 let (from, to) = (status.standing.name().as_str(), LetterState::Away.as_str());
                 return Err(InvalidTransition { from, to }.into());
             }
             letter.status = status.hand_over(now, *until)?;
+            letter.holder.clone_from(holder);
         }
         NextAction::Return { due, tried, why } => {
             letter.status = status.return_to_queue(*due, *tried)?;
