@@ -54,9 +54,9 @@ async fn rotate(State(tokens): State<SocketTokens>) -> Result<StatusCode, ApiErr
 pub struct NewTokenBody {
     pub name: String,
     pub scopes: Vec<String>,
-    /// Default `shared`
+    /// Workspace of the agent; default `shared`
     pub workspace: Option<String>,
-    /// Default `did:monoco:` and the name
+    /// DID of the agent; default `did:monoco:` and the name
     pub did: Option<String>,
 }
 
