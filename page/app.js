@@ -14,6 +14,7 @@ const VIEWS = {
   inbox: () => import('./views/inbox.js'),
   mail: () => import('./views/mail.js'),
   conversations: () => import('./views/conversations.js'),
+  approvals: () => import('./views/approvals.js'),
   dead: () => import('./views/dead.js'),
   pipeline: () => import('./views/pipeline.js'),
   trace: () => import('./views/trace.js'),
@@ -22,10 +23,10 @@ const VIEWS = {
 };
 
 /** Views in the navigation; a Mail is opened from a list. */
-const NAVIGATION = /** @type {const} */ (['inbox', 'conversations', 'dead', 'pipeline', 'trace', 'health', 'agents']);
+const NAVIGATION = /** @type {const} */ (['inbox', 'conversations', 'approvals', 'dead', 'pipeline', 'trace', 'health', 'agents']);
 
 /** Events after which the numbers in the navigation may have changed. */
-const COUNTED = new Set(['dead', 'uncertain', 'completed', 'marked', 'verdict', 'claimed', 'lease_ended', 'email_task', 'moved']);
+const COUNTED = new Set(['approval', 'dead', 'uncertain', 'completed', 'marked', 'verdict', 'claimed', 'lease_ended', 'email_task', 'moved']);
 
 /** Shortest time between two updates of the numbers. */
 const COUNT_INTERVAL_MS = 2000;
@@ -82,8 +83,9 @@ function useCounts() {
   useEffect(() => {
     let isShown = true;
     const timer = setTimeout(async () => {
-      const health = await get('/health').catch(() => null);
-      if (health?.dead && isShown) setCounts({ dead: health.dead.total });
+      const [health, pending] = await Promise.all([
+        get('/health').catch(() => null), get('/api/v1/approvals?state=PENDING&limit=100').catch(() => null)]);
+      if (health?.dead && isShown) setCounts({ dead: health.dead.total, approvals: pending?.approvals.length ?? 0 });
     }, due === 0 ? 0 : COUNT_INTERVAL_MS);
     return () => {
       isShown = false;

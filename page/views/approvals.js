@@ -46,7 +46,7 @@ export default function Approvals({ route }) {
 /** @param {{state: string, cursor: string}} props */
 function ApprovalList({ state, cursor }) {
   const { value, error, reload } = useLoad(() => get(apiPath(['approvals'], { state, cursor, limit: PAGE_SIZE })), [state, cursor]);
-  useEvents(() => reload());
+  useEvents((events) => events.some((event) => event.kind === 'approval') && reload());
   /** @type {any[]} */
   const rows = value?.approvals ?? [];
   /** @param {any} row */
@@ -98,7 +98,7 @@ function ApprovalDetail({ id }) {
     ${value.after_untrusted && html`<p class="warning">${t('after_untrusted')}</p>`}
     ${value.answered_by && html`<p><${Foreign}>${t('answered_by', { name: value.answered_by })}<//> <${Time} at=${value.answered_at} /> <${Foreign}>${value.reason ?? ''}<//></p>`}
     ${edited === null
-      ? html`<div class="messages"><li><${ForeignText} text=${value.text ?? t('erased')} /></li></div>`
+      ? html`<ul class="messages"><li><${ForeignText} text=${value.text ?? t('erased')} /></li></ul>`
       : html`<label>${t('edit')}<textarea rows="8" dir="auto" value=${edited} onInput=${(/** @type {any} */ event) => setEdited(event.target.value)}></textarea></label>
         <${Diff} before=${value.text ?? ''} after=${edited} />`}
     ${isPending && html`<div class="actions toolbar">

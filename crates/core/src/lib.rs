@@ -21,6 +21,8 @@
 //! * [`delivery`]: Delivery; the send state machine.
 //! * [`claim`]: Claim and the location of a Mail's file; the claim state machine.
 //! * [`letter`]: Letter, verdicts and chains of the pipeline; the letter state machine.
+//! * [`approval`]: which sends wait for a person; the approval state machine.
+//! * [`halt`]: the kill switch.
 //! * [`rate_limit`]: rate limits by reserved time slots.
 //! * [`filter`]: which Mails a workspace pulls, and why.
 //! * [`contact`]: contacts and bindings; [`contact::plan_delivery`].
@@ -38,6 +40,7 @@
 //! * [`cursor`], [`json`], [`yaml`], [`hex`], [`time`]: page cursors, strict JSON, bounded YAML,
 //!   hex and timestamps.
 
+pub mod approval;
 pub mod chat_receipt;
 pub mod claim;
 pub mod config;
@@ -51,6 +54,7 @@ pub mod erasure;
 pub mod event;
 pub mod figures;
 pub mod filter;
+pub mod halt;
 pub mod hex;
 pub mod inbound;
 pub mod json;

@@ -40,7 +40,7 @@ use crate::courier::mailbox_dir::MailboxDir;
 use crate::courier::merge::MergeLoop;
 use crate::courier::tunnel_supervisor::TunnelSupervisor;
 use crate::courier::tunnels::TunnelRegistry;
-use crate::courier::{HOLDER, figures, locks_file, retention, sweeper};
+use crate::courier::{HOLDER, approval_asks, figures, locks_file, retention, sweeper};
 use crate::home::{
     ApiToken, CourierInfo, CourierState, Home, HomeError, PageAccess, ReloadResult,
 };
@@ -123,7 +123,7 @@ async fn serve(options: ServeOptions, ready: &dyn Fn(&CourierInfo)) -> Result<()
         reload: None,
     };
     home.announce(&info)?;
-    let courier = Courier::start(&home, config, listeners)
+    let courier = Courier::start(&home, config, source.clone(), listeners)
         .await
         .map_err(|error| StartError::Store { path: home.store(), error })?;
     info.state = CourierState::Running;
@@ -261,9 +261,11 @@ impl Courier {
     async fn start(
         home: &Home,
         config: Arc<Config>,
+        source: ConfigSource,
         listeners: Listeners,
     ) -> Result<Self, StoreError> {
         let store: SharedStore = Arc::new(SqliteStore::open(&home.store())?);
+        store.set_approval_policy(Arc::clone(&config.approvals));
         let clock = start_clock(&store).await?;
         prepare_store(&store, clock, &config).await?;
 
@@ -298,8 +300,15 @@ impl Courier {
         supervisor.apply(None, &config).await?;
 
         let tunnels = Arc::clone(&supervisor.tunnels);
-        let parts =
-            CourierParts { store, clock, entry, tunnels, config: config_receiver, pipeline };
+        let parts = CourierParts {
+            store,
+            clock,
+            entry,
+            tunnels,
+            config: config_receiver,
+            source,
+            pipeline,
+        };
         // Before the merge loop starts: otherwise it merges windows without the files they wait for.
         parts.store.resume_files(clock.now()).await?;
         let (merge_loop, projector, dead_drafts) = start_loops(&parts, home, &loops);
@@ -343,6 +352,7 @@ impl Courier {
         let new = Arc::new(old.reloaded(new));
         let applied = self.supervisor.apply(Some(&old), &new).await;
         applied.map_err(|error| error.to_string())?;
+        self.supervisor.store.set_approval_policy(Arc::clone(&new.approvals));
         self.routing.set(&new.pipeline);
         let reloaded = self.pipeline.reload(Arc::new(new.pipeline.clone())).await;
         reloaded.map_err(|error| error.to_string())?;
@@ -377,6 +387,7 @@ struct CourierParts {
     entry: PipelineEntry,
     tunnels: Arc<TunnelRegistry>,
     config: watch::Receiver<Arc<Config>>,
+    source: ConfigSource,
     pipeline: Arc<Pipeline>,
 }
 
@@ -419,6 +430,7 @@ fn start_loops(
     loops.spawn(retention::run(store(), clock, tree(), settings(), stop()));
     loops.spawn(sweeper::run(store(), clock, settings(), stop()));
     loops.spawn(figures::run(store(), clock, stop()));
+    loops.spawn(approval_asks::run(store(), clock, settings(), stop()));
     let eraser = TextEraser { projector: Arc::clone(&projector), clock, owner: owner() };
     loops.spawn(eraser.resume());
     (merge_loop, projector, dead_drafts)
@@ -432,7 +444,7 @@ fn start_listeners(
     dead_drafts: Arc<DeadDrafts>,
     receivers: &TaskGroup,
 ) {
-    let CourierParts { store, clock, entry, tunnels, config, pipeline } = parts;
+    let CourierParts { store, clock, entry, tunnels, config, source, pipeline } = parts;
     let webhooks = api::webhooks::WebhookListener::new(
         Arc::clone(&store),
         clock,
@@ -451,6 +463,7 @@ fn start_listeners(
         dead_drafts,
         pipeline,
         config,
+        source,
         stop: receivers.stop.clone(),
     };
     let Listeners {

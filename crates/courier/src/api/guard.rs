@@ -106,6 +106,11 @@ impl RequestGuard {
         if site.is_some_and(|site| site != b"same-origin" && site != b"none") {
             return Err(ApiError::foreign_origin());
         }
+        // Clients that look for OAuth must find that there is none: after a 401 some of them ignore
+        // the token that they are configured with.
+        if uri.path().starts_with("/.well-known/") {
+            return Err(ApiError::no_route());
+        }
         if !headers.contains_key(header::AUTHORIZATION) {
             let is_from_page = is_from_page(method, host, headers);
             return match uri.path() {
@@ -303,6 +308,11 @@ mod tests {
             assert_eq!(status("/health", &[HOST, ("authorization", token)]), 401, "{token}");
         }
         assert_eq!(status(x, &[HOST, TOKEN, TOKEN]), 401);
+        for path in
+            ["oauth-protected-resource", "oauth-protected-resource/mcp", "openid-configuration"]
+        {
+            assert_eq!(status(&format!("/.well-known/{path}"), &[HOST]), 404, "{path}");
+        }
         for path in ["/health/", "//health", "/%68ealth", "/HEALTH", "/x/../health", "/health%00"] {
             assert_eq!(status(path, &[HOST]), 401, "{path}");
         }

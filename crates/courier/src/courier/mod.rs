@@ -1,5 +1,5 @@
 //! Background tasks: storing inbound messages, fetching their files, merging, Mail files, drafts, sending,
-//! receipts in chats, expiry of leases, retention.
+//! receipts in chats, questions about approvals, expiry of leases, retention.
 //!
 //! Hints may be lost, so every task also polls (see `background`).
 
@@ -8,6 +8,7 @@
 /// prefix.
 pub const HOLDER: &str = "courier:";
 
+pub mod approval_asks;
 pub mod dead_drafts;
 mod delivery_hints;
 pub mod draft_sender;

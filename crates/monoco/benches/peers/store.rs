@@ -7,6 +7,7 @@ use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
 use monoco_core::object::MsgObject;
 use monoco_core::record::{BoxKind, ReadState};
 use monoco_core::time::Timestamp;
+use monoco_store::SqlStore;
 use monoco_store::sqlite::SqliteStore;
 use monoco_store::{DispatchRequest, RecordStore};
 use serde_json::json;
@@ -30,7 +31,7 @@ pub struct StoreContender {
 /// An open store and its data.
 pub struct Store {
     // In this order: the store is closed before the files are removed.
-    store: SqliteStore,
+    store: SqlStore,
     _data: TempDir,
 }
 

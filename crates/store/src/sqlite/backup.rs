@@ -8,10 +8,11 @@ use monoco_core::object::{ObjId, ObjKind};
 use monoco_fs::FileOptions;
 use rusqlite::Connection;
 
-use super::damage::Db;
-use super::open::{self, db_error};
-use super::{blob_error, disk_error, rows};
+use super::open::db_error;
+use super::open_reader;
 use crate::blobs;
+use crate::sql::db::Db;
+use crate::sql::{blob_error, disk_error, rows};
 use crate::{StoreError, StoreResult};
 
 /// Name of the database in the directory of a store.
@@ -92,7 +93,7 @@ pub fn verify(dir: &Path) -> StoreResult<StoreCopy> {
 
 /// Opens a copied database, which has no log, and checks its pages.
 fn open_copy(path: &Path) -> StoreResult<Db> {
-    let db = Db::new(open::reader(path)?, Arc::default());
+    let db = open_reader(path, Arc::default())?;
     let result: String = rows::one(&db, "PRAGMA quick_check(1)", [], |row| row.get(0))?;
     if result == "ok" {
         return Ok(db);

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use monoco_core::mail::MailId;
 use monoco_core::object::{ObjId, ObjKind};
 
-use super::damage::Db;
-use super::{mails, open, rows};
+use super::open_reader;
 use crate::StoreResult;
 use crate::blobs;
+use crate::sql::{mails, rows};
 
 /// What a check of a store found.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ pub fn check(dir: &Path, mails: &BTreeSet<MailId>) -> StoreResult<StoreCheck> {
             found.problems.push(format!("{} is read-only", path.display()));
         }
     }
-    let db = Db::new(open::reader(&path)?, Arc::default());
+    let db = open_reader(&path, Arc::default())?;
     let version: i64 = rows::one(&db, "PRAGMA user_version", [], |row| row.get(0))?;
     if version == 0 {
         found.unknown_mails = unknown(mails);

@@ -19,7 +19,8 @@ use std::thread;
 use rusqlite::Connection;
 
 use super::open::db_error;
-use super::writer::WriterChannels;
+use crate::sql::db::Db;
+use crate::sql::writer::WriterChannels;
 use crate::{StoreError, StoreResult};
 
 /// Uncopied pages at which a checkpoint starts. Each checkpoint costs a sync.
@@ -36,7 +37,7 @@ const MAX_WRITER_PAGES: i64 = 200;
 const MAX_PASSES: usize = 4;
 
 #[derive(Debug)]
-pub(super) struct Checkpointer {
+pub(crate) struct Checkpointer {
     wake: Option<SyncSender<()>>,
     thread: Option<thread::JoinHandle<()>>,
     wal: Arc<WalSize>,
@@ -44,7 +45,7 @@ pub(super) struct Checkpointer {
 
 /// The size of the log, shared by the writer and the checkpointer.
 #[derive(Debug, Default)]
-pub(super) struct WalSize {
+pub(crate) struct WalSize {
     /// Pages after the last commit.
     pages: AtomicI64,
     /// Pages that are copied.
@@ -57,7 +58,7 @@ pub(super) struct WalSize {
 
 impl Checkpointer {
     /// Starts the thread with its own connection.
-    pub(super) fn start(db: Connection, channels: Arc<WriterChannels>) -> std::io::Result<Self> {
+    pub(crate) fn start(db: Connection, channels: Arc<WriterChannels>) -> std::io::Result<Self> {
         let (wake, woken) = sync_channel(1);
         let wal = Arc::new(WalSize::default());
         let shared = Arc::clone(&wal);
@@ -69,7 +70,7 @@ impl Checkpointer {
 
     /// Sets a hook on the writer's connection that wakes this thread when the log has grown.
     /// Returns the size of the log for the writer thread.
-    pub(super) fn watch(&self, writer: &mut Connection) -> StoreResult<Arc<WalSize>> {
+    pub(crate) fn watch(&self, writer: &mut Db) -> StoreResult<Arc<WalSize>> {
         let (wake, wal) = (self.wake.clone(), Arc::clone(&self.wal));
         let hook = move |_: &mut rusqlite::hooks::Wal, pages: i32| {
             wal.pages.store(i64::from(pages), Ordering::Relaxed);
@@ -83,7 +84,9 @@ impl Checkpointer {
             }
             Ok(())
         };
-        writer.wal_hook(Some(hook)).map_err(db_error)?;
+        if let Some(writer) = writer.as_sqlite_mut() {
+            writer.wal_hook(Some(hook)).map_err(db_error)?;
+        }
         Ok(Arc::clone(&self.wal))
     }
 }
@@ -100,7 +103,7 @@ impl Drop for Checkpointer {
 impl WalSize {
     /// Copies the rest of the log, if the checkpointer has requested it. Called by the writer
     /// thread between two commits.
-    pub(super) fn finish(&self, db: &Connection, channels: &WriterChannels) {
+    pub(crate) fn finish(&self, db: &Connection, channels: &WriterChannels) {
         if self.finish.swap(false, Ordering::Relaxed) {
             report(self.copy(db), channels);
         }
@@ -111,7 +114,7 @@ impl WalSize {
     ///
     /// `secure_delete` would not be enough: when SQLite moves rows to another page, it can leave
     /// their old copies in the unused part of the page.
-    pub(super) fn compact(&self, db: &Connection, path: &Path) -> StoreResult<()> {
+    pub(crate) fn compact(&self, db: &Connection, path: &Path) -> StoreResult<()> {
         // SQLite does not wait for another checkpoint.
         let _lock = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
         // The temporary copy is as private as the database, and too large for memory.

@@ -1,119 +1,34 @@
 //! The embedded backend: SQLite in WAL mode, with a sync after every commit.
 //!
-//! ```text
-//!   callers ──▶ writer thread ──▶ one commit for all waiting commands   (writer.rs)
-//!   callers ──▶ pool of read-only connections                           (this file)
-//!               checkpointer thread                                     (checkpoint.rs)
-//! ```
-//!
-//! Each noun has one file with its SQL and the implementation of its trait. `dispatch.rs` and
-//! `send.rs` contain the two operations that combine several nouns, `bulk_index.rs` the indexes
-//! with random keys.
+//! The statements of the store are in [`crate::sql`]. This folder has what only SQLite needs: it
+//! opens, migrates, copies and checks the database file, and its checkpointer thread copies the
+//! log into the file.
 
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::path::Path;
+use std::sync::Arc;
 
-use monoco_core::inbound::StoredBytes;
-use monoco_core::object::{MsgObject, ObjId};
-use monoco_fs::WriteError;
-use rusqlite::params;
-use tokio::sync::{RwLock, Semaphore, broadcast, watch};
-
+use crate::StoreResult;
 use crate::blobs::{self, BlobFiles};
-use crate::{StoreError, StoreHealth, StoreResult};
+use crate::sql::damage::DamagedRows;
+use crate::sql::db::Db;
+use crate::sql::writer::WriterChannels;
+use crate::sql::{ReaderSource, SqlStore, StoreParts, blob_error, bulk_index, disk_error};
 pub use backup::{StoreCopy, copy, verify};
-use bulk_index::{BulkIndexes, RecentEntries};
 pub use check::{StoreCheck, check};
-use checkpoint::Checkpointer;
-use damage::{DamagedRows, Db};
-use objects::ObjectBody;
-use open::db_error;
-use writer::{DatabaseFile, Tx, Writer, WriterChannels};
+pub(crate) use checkpoint::{Checkpointer, WalSize};
+pub(crate) use database_file::DatabaseFile;
+use driver::SqliteConnection;
 
-mod address_book;
 mod backup;
-mod boxes;
-mod bulk_index;
 mod check;
 mod checkpoint;
-mod claims;
-mod contact_lookup;
-mod contacts;
-mod counts;
-mod damage;
-mod deliveries;
-mod dispatch;
-mod drafts;
-mod email;
-mod erasure;
-mod events;
-mod external_ids;
-mod figures;
-mod files;
-mod inbound;
-mod letters;
-mod mails;
-mod objects;
+mod database_file;
+pub(crate) mod driver;
 mod open;
-mod purged_files;
-mod records;
-mod restore;
-mod retention;
-mod rows;
-mod send;
-mod sessions;
-mod short_ids;
-#[cfg(test)]
-mod tests;
-mod tokens;
-mod writer;
 
-/// Connections that can read at the same time.
-const MAX_READERS: usize = 4;
-
-/// Hints that a slow subscriber can fall behind before it loses some.
-const HINT_CAPACITY: usize = 1024;
-
-/// Rows of each kind that one commit releases at start. Bounds how long other commands wait.
-const MAX_RELEASED_PER_COMMIT: usize = 1_000;
-
-/// How long a damaged row that is due waits until it is read again.
-const DAMAGED_ROW_DELAY: Duration = Duration::from_secs(3600);
-
+/// Opens stores in directories.
 #[derive(Debug)]
-pub struct SqliteStore {
-    // Dropped in this order: the checkpointer must outlive the writer, which wakes it, and the
-    // last connection removes the log, which a read-only connection cannot.
-    readers: Arc<Readers>,
-    writer: Writer,
-    _checkpointer: Checkpointer,
-    recent: BulkIndexCaches,
-    blobs: Arc<BlobFiles>,
-    forwards_read: email::ForwardsRead,
-    channels: Arc<WriterChannels>,
-    /// Held for reading from the first file of a message to the commit of its rows, and for
-    /// writing by an erasure, which deletes files without rows.
-    erasing: RwLock<()>,
-}
-
-/// The entries of the bulk indexes that are not in their tables yet.
-#[derive(Debug)]
-struct BulkIndexCaches {
-    hashes: Arc<RecentEntries>,
-    external_ids: Arc<RecentEntries>,
-    timeline: Arc<RecentEntries>,
-}
-
-#[derive(Debug)]
-struct Readers {
-    path: PathBuf,
-    idle: Mutex<Vec<Db>>,
-    damaged: Arc<DamagedRows>,
-    permits: Semaphore,
-}
-
-impl crate::Store for SqliteStore {}
+pub struct SqliteStore;
 
 impl SqliteStore {
     /// Opens the store in `dir`, and creates it when it does not exist.
@@ -121,243 +36,37 @@ impl SqliteStore {
     /// # Errors
     ///
     /// When the directory or the database cannot be opened, or was written by a newer version.
-    pub fn open(dir: &Path) -> StoreResult<Self> {
-        Self::open_with(dir, bulk_index::MERGE_SIZE)
-    }
-
-    /// Opens the store with bulk indexes that are merged at `merge_size` entries.
-    fn open_with(dir: &Path, merge_size: usize) -> StoreResult<Self> {
-        blobs::create_dir(dir).map_err(blob_error)?;
-        let path = dir.join("monoco.db");
-        let mut db = open::writer(&path)?;
-        let file = DatabaseFile::open(path.clone()).map_err(disk_error)?;
-        let channels = Arc::new(WriterChannels {
-            file,
-            hints: broadcast::channel(HINT_CAPACITY).0,
-            event: watch::channel(events::newest(&db)?).0,
-            file_change: watch::channel(files::newest_change(&db)?).0,
-            inbound: watch::channel(0).0,
-            inbound_file: watch::channel(0).0,
-            letter: watch::channel(0).0,
-            email_task: watch::channel(0).0,
-            health: Mutex::new(StoreHealth::Ok),
-            compaction: Mutex::new(None),
-        });
-        let checkpointer =
-            Checkpointer::start(open::writer(&path)?, Arc::clone(&channels)).map_err(disk_error)?;
-        let wal = checkpointer.watch(&mut db)?;
-        let damaged = Arc::<DamagedRows>::default();
-        let db = Db::new(db, Arc::clone(&damaged));
-        let indexes = BulkIndexes::open(&db, merge_size)?;
-        Ok(Self {
-            recent: BulkIndexCaches {
-                hashes: Arc::clone(indexes.hashes.recent()),
-                external_ids: Arc::clone(indexes.external_ids.recent()),
-                timeline: Arc::clone(indexes.timeline.recent()),
-            },
-            writer: Writer::start(db, indexes, wal, Arc::clone(&channels)).map_err(disk_error)?,
-            _checkpointer: checkpointer,
-            readers: Arc::new(Readers {
-                path,
-                idle: Mutex::new(Vec::new()),
-                damaged,
-                permits: Semaphore::new(MAX_READERS),
-            }),
-            blobs: Arc::new(BlobFiles::open(dir.join("blobs")).map_err(blob_error)?),
-            forwards_read: email::ForwardsRead::default(),
-            channels,
-            erasing: RwLock::new(()),
-        })
-    }
-
-    /// Runs `work` on a read-only connection, in one snapshot.
-    async fn read<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Db) -> StoreResult<T> + Send + 'static,
-    ) -> StoreResult<T> {
-        let _permit = self.readers.permits.acquire().await.map_err(|_| closed())?;
-        let readers = Arc::clone(&self.readers);
-        tokio::task::spawn_blocking(move || readers.with(work)).await.map_err(|_| closed())?
-    }
-
-    /// Like [`Self::read`], for `work` that looks up objects by hash.
-    async fn read_by_hash<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Db, &RecentEntries) -> StoreResult<T> + Send + 'static,
-    ) -> StoreResult<T> {
-        let hashes = Arc::clone(&self.recent.hashes);
-        self.read(move |db| work(db, &hashes)).await
-    }
-
-    /// Writes a body that is too large for a row to a file, and its row. Returns after the sync,
-    /// so that other rows may refer to it.
-    async fn put_file(&self, id: ObjId, body: Vec<u8>) -> StoreResult<()> {
-        let file = StoredBytes { hash: id, size: body.len() as u64 };
-        self.write_file(id, body).await?;
-        self.put_file_row(file).await
-    }
-
-    /// Writes the row of a file that was written and synced, unless it exists.
-    async fn put_file_row(&self, file: StoredBytes) -> StoreResult<()> {
-        let known = self.read(move |db| blob_size(db, &file.hash)).await?;
-        if known != Some(rows::signed(file.size)) {
-            self.writer.run(move |tx| put_blob_row(tx, &file)).await?;
-        }
-        Ok(())
-    }
-
-    /// Writes a body to a file, without its row. Returns after the sync.
-    async fn write_file(&self, id: ObjId, body: Vec<u8>) -> StoreResult<()> {
-        self.write_blob(move |blobs| blobs.put(&id, &body)).await
-    }
-
-    /// Runs `work`, which writes files, and records a failure in the health of the store.
-    async fn write_blob<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&BlobFiles) -> Result<T, WriteError> + Send + 'static,
-    ) -> StoreResult<T> {
-        if let StoreHealth::Broken(why) = self.channels.health() {
-            return Err(StoreError::Broken(why));
-        }
-        let blobs = Arc::clone(&self.blobs);
-        let written = match tokio::task::spawn_blocking(move || work(&blobs)).await {
-            Ok(result) => result.map_err(blob_error),
-            Err(_) => Err(closed()),
-        };
-        if let Err(error) = &written {
-            self.channels.record_health(Err(error));
-        }
-        written
-    }
-
-    /// Writes the text of a message to a file when it is too large for a row, unless it was
-    /// erased before.
-    async fn put_large_message(&self, msg: &MsgObject) -> StoreResult<()> {
-        let id = msg.id();
-        if msg.canonical().len() <= objects::MAX_INLINE_BYTES
-            || self.read_by_hash(move |db, recent| objects::is_erased(db, recent, &id)).await?
-        {
-            return Ok(());
-        }
-        self.put_file(msg.id(), msg.canonical().as_bytes().to_vec()).await
-    }
-
-    async fn read_file(&self, id: ObjId) -> StoreResult<Vec<u8>> {
-        let blobs = Arc::clone(&self.blobs);
-        match tokio::task::spawn_blocking(move || blobs.get(&id)).await {
-            Ok(Ok(Some(bytes))) => Ok(bytes),
-            Ok(Ok(None)) => Err(StoreError::Missing { what: "object", key: id.to_string() }),
-            Ok(Err(error)) => Err(disk_error(error)),
-            Err(_) => Err(closed()),
-        }
-    }
-
-    /// Returns the bytes of an object after checking their hash. `body` is `None` when they
-    /// are in a file.
-    async fn verified_bytes(&self, id: ObjId, body: Option<Vec<u8>>) -> StoreResult<Vec<u8>> {
-        let body = match body {
-            Some(body) => body,
-            None => self.read_file(id).await?,
-        };
-        if ObjId::of(id.kind(), &body) == id {
-            return Ok(body);
-        }
-        Err(damaged_object(format!("{id} has another hash")))
-    }
-
-    /// Returns the text of an object that has a row. A lost file counts as damage.
-    async fn verified_text(&self, id: ObjId, body: Option<Vec<u8>>) -> StoreResult<String> {
-        let bytes = match self.verified_bytes(id, body).await {
-            Err(StoreError::Missing { .. }) => {
-                return Err(damaged_object(format!("the file of {id} is missing")));
-            }
-            bytes => bytes?,
-        };
-        String::from_utf8(bytes).map_err(|_| damaged_object(format!("{id} is not UTF-8")))
-    }
-
-    /// Returns the text of an object, or `None` when it is damaged or erased, so that the data
-    /// around it can still be shown.
-    async fn text_unless_damaged(&self, object: i64) -> StoreResult<Option<String>> {
-        let read = self.read(move |db| objects::body_or_erased(db, object));
-        let Ok((id, body)) = read.await? else { return Ok(None) };
-        match self.verified_text(id, body).await {
-            Ok(text) => Ok(Some(text)),
-            Err(error @ StoreError::Damaged { .. }) => {
-                tracing::error!(%error, "cannot read damaged object");
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Returns the message of a leased entry.
-    async fn leased_message(&self, body: ObjectBody) -> StoreResult<MsgObject> {
-        let (id, body) = body?;
-        self.message(id, body).await
-    }
-
-    /// Returns a message that has a row, after checking its hash.
-    async fn message(&self, id: ObjId, body: Option<Vec<u8>>) -> StoreResult<MsgObject> {
-        let text = self.verified_text(id, body).await?;
-        let value =
-            serde_json::from_str(&text).map_err(|error| damaged_object(error.to_string()))?;
-        // The limit was checked when the message was stored.
-        MsgObject::from_json_up_to(value, usize::MAX)
-            .map_err(|error| damaged_object(format!("{id}: {error}")))
+    pub fn open(dir: &Path) -> StoreResult<SqlStore> {
+        open_with(dir, bulk_index::MERGE_SIZE)
     }
 }
 
-impl Readers {
-    fn with<T>(&self, work: impl FnOnce(&Db) -> StoreResult<T>) -> StoreResult<T> {
-        let idle = self.idle.lock().ok().and_then(|mut idle| idle.pop());
-        let db = match idle {
-            Some(db) => db,
-            None => Db::new(open::reader(&self.path)?, Arc::clone(&self.damaged)),
-        };
-        // One snapshot for all statements: between two of them the writer could move a row
-        // from a part that is not read yet to a part that is.
-        let tx = db.unchecked_transaction().map_err(db_error)?;
-        let result = work(&db);
-        // A rollback loses nothing, because the connection is read-only.
-        drop(tx);
-        if let Ok(mut idle) = self.idle.lock() {
-            idle.push(db);
-        }
-        result
-    }
+/// Opens the store with bulk indexes that are merged at `merge_size` entries.
+pub(crate) fn open_with(dir: &Path, merge_size: usize) -> StoreResult<SqlStore> {
+    blobs::create_dir(dir).map_err(blob_error)?;
+    let path = dir.join("monoco.db");
+    let mut db = open_writer(&path)?;
+    let file = DatabaseFile::open(path.clone()).map_err(disk_error)?;
+    let channels = Arc::new(WriterChannels::new(&db, Some(file))?);
+    let checkpointer =
+        Checkpointer::start(open::writer(&path)?, Arc::clone(&channels)).map_err(disk_error)?;
+    let wal = checkpointer.watch(&mut db)?;
+    SqlStore::start(StoreParts {
+        db,
+        readers: ReaderSource::Sqlite(path),
+        blobs: BlobFiles::open(dir.join("blobs")).map_err(blob_error)?,
+        channels,
+        merge_size,
+        log: Some((wal, checkpointer)),
+    })
 }
 
-/// The stored size of the file of an object or attachment, or `None` when it has no file.
-fn blob_size(db: &Db, id: &ObjId) -> StoreResult<Option<i64>> {
-    rows::optional(db, "SELECT bytes FROM blobs WHERE hash = ?1", [id.hash()], |row| row.get(0))
+/// Opens a read-write connection to a database file.
+pub(crate) fn open_writer(path: &Path) -> StoreResult<Db> {
+    Ok(Db::sqlite(SqliteConnection::new(open::writer(path)?), Arc::default()))
 }
 
-/// Writes the row of a file that is on disk.
-fn put_blob_row(tx: &Tx<'_>, file: &StoredBytes) -> StoreResult<()> {
-    let sql = "INSERT OR REPLACE INTO blobs (hash, bytes) VALUES (?1, ?2)";
-    rows::execute(tx.db, sql, params![file.hash.hash(), rows::signed(file.size)])?;
-    Ok(())
-}
-
-fn closed() -> StoreError {
-    StoreError::Unavailable("the store is closed".to_owned())
-}
-
-fn damaged_object(detail: String) -> StoreError {
-    StoreError::Damaged { what: "object", detail }
-}
-
-fn blob_error(error: WriteError) -> StoreError {
-    match error {
-        WriteError::Write(error) => disk_error(error),
-        WriteError::Sync(error) => StoreError::Broken(error.to_string()),
-    }
-}
-
-fn disk_error(error: std::io::Error) -> StoreError {
-    match error.kind() {
-        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => StoreError::DiskFull,
-        _ => StoreError::Unavailable(error.to_string()),
-    }
+/// Opens a read-only connection to a database file.
+pub(crate) fn open_reader(path: &Path, damaged: Arc<DamagedRows>) -> StoreResult<Db> {
+    Ok(Db::sqlite(SqliteConnection::new(open::reader(path)?), damaged))
 }

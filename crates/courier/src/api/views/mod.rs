@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 
 use super::error::ApiError;
 
+pub mod approvals;
 pub mod boxes;
 pub mod contacts;
 pub mod email;

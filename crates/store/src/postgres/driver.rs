@@ -1,0 +1,411 @@
+//! Statements and rows of PostgreSQL.
+//!
+//! Commands are synchronous, and so is this connection: it has a runtime of its own, which runs
+//! while a statement waits for its answer.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::BytesMut;
+use futures_util::TryStreamExt;
+use tokio::runtime::{Builder, Runtime};
+use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
+use tokio_postgres::{SimpleQueryMessage, Statement};
+
+use super::connect::{Connector, Failure, PgSession, failure, store_error};
+use super::dialect::{self, NUMBERED_TABLES};
+use crate::sql::db::{Params, Row, RowError, RowResult, RowVisitor, SqlValue, TxControl, TxStatus};
+use crate::{StoreError, StoreResult};
+
+/// Rows that a scan fetches at least, when its caller can stop early.
+const MIN_FETCHED_ROWS: usize = 4;
+
+/// Prepared statements of one connection. Beyond that, all are prepared again.
+const MAX_STATEMENTS: usize = 1_000;
+
+/// A connection to a PostgreSQL database.
+pub(crate) struct PgConnection {
+    connector: Arc<Connector>,
+    /// Only taken when the connection is dropped.
+    runtime: Option<Runtime>,
+    /// `None` after the connection was lost.
+    session: RefCell<Option<PgSession>>,
+    statements: RefCell<HashMap<String, Arc<PreparedStatement>>>,
+    /// The largest numbers of [`NUMBERED_TABLES`] that are known.
+    numbers: RefCell<[Option<i64>; NUMBERED_TABLES.len()]>,
+    status: Cell<TxStatus>,
+    changes: Cell<u64>,
+}
+
+struct PreparedStatement {
+    statement: Statement,
+    numbered: Option<usize>,
+}
+
+impl std::fmt::Debug for PgConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PgConnection").field("status", &self.status).finish_non_exhaustive()
+    }
+}
+
+impl Drop for PgConnection {
+    /// A runtime must not be dropped in asynchronous code, where a store can be dropped.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl PgConnection {
+    pub(super) fn open(connector: Arc<Connector>) -> StoreResult<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        let connection = Self {
+            connector,
+            runtime: Some(runtime),
+            session: RefCell::default(),
+            statements: RefCell::default(),
+            numbers: RefCell::default(),
+            status: Cell::new(TxStatus::None),
+            changes: Cell::new(0),
+        };
+        connection.reconnect()?;
+        Ok(connection)
+    }
+
+    /// Opens a new session. What the old one has not committed is lost.
+    pub(crate) fn reconnect(&self) -> StoreResult<()> {
+        self.close();
+        let session = self.wait(self.connector.connect()).map_err(|error| store_error(&error))?;
+        *self.session.borrow_mut() = Some(session);
+        self.status.set(TxStatus::None);
+        Ok(())
+    }
+
+    /// Closes the session.
+    pub(crate) fn close(&self) {
+        *self.session.borrow_mut() = None;
+        self.statements.borrow_mut().clear();
+        self.forget_numbers();
+        self.status.set(TxStatus::Lost);
+    }
+
+    /// Forgets the largest numbers, because another courier may have written.
+    pub(crate) fn forget_numbers(&self) {
+        *self.numbers.borrow_mut() = Default::default();
+    }
+
+    fn wait<T>(&self, work: impl Future<Output = T>) -> T {
+        let runtime = self.runtime.as_ref().expect("the runtime is taken by drop only");
+        runtime.block_on(work)
+    }
+
+    /// Runs `work` on the session. After an error the transaction is aborted or lost.
+    fn with_session<T>(
+        &self,
+        work: impl AsyncFnOnce(&PgSession) -> Result<T, tokio_postgres::Error>,
+    ) -> StoreResult<T> {
+        let session = self.session.borrow();
+        let lost = || StoreError::Unavailable("the connection to PostgreSQL is lost".to_owned());
+        let session = session.as_ref().ok_or_else(lost)?;
+        let result = self.wait(work(session));
+        result.map_err(|error| {
+            self.status.set(match failure(&error) {
+                Failure::Transient => TxStatus::Lost,
+                Failure::Statement => TxStatus::Aborted,
+            });
+            store_error(&error)
+        })
+    }
+
+    fn prepared(&self, sql: &str) -> StoreResult<Arc<PreparedStatement>> {
+        if let Some(known) = self.statements.borrow().get(sql) {
+            return Ok(Arc::clone(known));
+        }
+        let translation = dialect::translate(sql);
+        let statement =
+            self.with_session(async |session| session.client.prepare(&translation.text).await);
+        let statement = statement.inspect_err(|error| {
+            tracing::debug!(%error, sql = translation.text, "cannot prepare statement");
+        })?;
+        let prepared = Arc::new(PreparedStatement { statement, numbered: translation.numbered });
+        let mut statements = self.statements.borrow_mut();
+        if statements.len() >= MAX_STATEMENTS {
+            statements.clear();
+        }
+        statements.insert(sql.to_owned(), Arc::clone(&prepared));
+        Ok(prepared)
+    }
+
+    pub(crate) fn execute(&self, sql: &str, params: &dyn Params) -> StoreResult<usize> {
+        let prepared = self.prepared(sql)?;
+        match prepared.numbered {
+            Some(table) => self.insert_numbered(&prepared, table, params).map(|row| {
+                usize::from(row.is_some())
+            }),
+            None => self.execute_prepared(&prepared, params, None),
+        }
+    }
+
+    /// Inserts a row with the number after the largest one. `None` when the row exists.
+    pub(crate) fn insert(&self, sql: &str, params: &dyn Params) -> StoreResult<Option<i64>> {
+        let prepared = self.prepared(sql)?;
+        let unnumbered = || StoreError::Unavailable(format!("no numbered table: {sql}"));
+        let table = prepared.numbered.ok_or_else(unnumbered)?;
+        self.insert_numbered(&prepared, table, params)
+    }
+
+    fn insert_numbered(
+        &self,
+        prepared: &PreparedStatement,
+        table: usize,
+        params: &dyn Params,
+    ) -> StoreResult<Option<i64>> {
+        let largest = self.numbers.borrow()[table];
+        let number = match largest {
+            Some(largest) => largest + 1,
+            None => self.largest_number(table)? + 1,
+        };
+        let inserted = self.execute_prepared(prepared, params, Some(number))?;
+        let last = if inserted == 0 { number - 1 } else { number };
+        self.numbers.borrow_mut()[table] = Some(last);
+        Ok((inserted > 0).then_some(number))
+    }
+
+    fn largest_number(&self, table: usize) -> StoreResult<i64> {
+        let (name, column) = NUMBERED_TABLES[table];
+        let sql = format!("SELECT coalesce(max({column}), 0) FROM {name}");
+        let mut largest = 0;
+        let no_params: [i64; 0] = [];
+        self.scan(&sql, &no_params, 1, &mut |row| {
+            largest = row.get(0)?;
+            Ok(false)
+        })?;
+        Ok(largest)
+    }
+
+    fn execute_prepared(
+        &self,
+        prepared: &PreparedStatement,
+        params: &dyn Params,
+        number: Option<i64>,
+    ) -> StoreResult<usize> {
+        let values = values(params, number);
+        let changed = self.with_session(async |session| {
+            session.client.execute_raw(&prepared.statement, values).await
+        })?;
+        self.changes.set(self.changes.get() + changed);
+        Ok(usize::try_from(changed).unwrap_or(usize::MAX))
+    }
+
+    /// Calls `visit` for the rows of a query. When the caller can stop early, the rows are fetched
+    /// in parts of growing size. The parts fit together, because the transaction reads one
+    /// snapshot, or is the only one that writes.
+    pub(crate) fn scan(
+        &self,
+        sql: &str,
+        params: &dyn Params,
+        expected: usize,
+        visit: RowVisitor<'_>,
+    ) -> StoreResult<()> {
+        if expected == usize::MAX || ends_with_limit(sql) {
+            for row in self.query(sql, values(params, None))? {
+                if !visit(&Row::Postgres(&row))? {
+                    break;
+                }
+            }
+            return Ok(());
+        }
+        let count = params.count();
+        let part_sql = format!("{sql} LIMIT ?{} OFFSET ?{}", count + 1, count + 2);
+        let mut size = expected.max(MIN_FETCHED_ROWS);
+        let mut offset = 0;
+        loop {
+            let mut part = values(params, None);
+            part.extend([size, offset].map(|n| SqlValue::Integer(n.try_into().unwrap_or(i64::MAX))));
+            let rows = self.query(&part_sql, part)?;
+            let is_last = rows.len() < size;
+            for row in rows {
+                if !visit(&Row::Postgres(&row))? {
+                    return Ok(());
+                }
+            }
+            if is_last {
+                return Ok(());
+            }
+            (offset, size) = (offset.saturating_add(size), size.saturating_mul(2));
+        }
+    }
+
+    fn query(&self, sql: &str, values: Vec<SqlValue<'_>>) -> StoreResult<Vec<PgRow>> {
+        let prepared = self.prepared(sql)?;
+        self.with_session(async |session| {
+            let rows = session.client.query_raw(&prepared.statement, values).await?;
+            rows.map_ok(PgRow::new).try_collect().await
+        })
+    }
+
+    /// Runs statements without parameters, and returns the first column of the last row.
+    pub(super) fn run_script(&self, script: &str) -> StoreResult<Option<String>> {
+        let messages =
+            self.with_session(async |session| session.client.simple_query(script).await)?;
+        let rows = messages.into_iter().filter_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        });
+        Ok(rows.last())
+    }
+
+    pub(crate) fn control(&self, statement: TxControl) -> StoreResult<()> {
+        let (sql, status) = match statement {
+            TxControl::Begin => ("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", TxStatus::Open),
+            TxControl::BeginRead => {
+                ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", TxStatus::Open)
+            }
+            TxControl::Commit => ("COMMIT", TxStatus::None),
+            TxControl::Rollback => ("ROLLBACK", TxStatus::None),
+            TxControl::Savepoint => ("SAVEPOINT command", TxStatus::Open),
+            TxControl::Undo => ("ROLLBACK TO SAVEPOINT command", TxStatus::Open),
+            TxControl::Release => ("RELEASE SAVEPOINT command", TxStatus::Open),
+        };
+        if matches!(statement, TxControl::Rollback | TxControl::Undo) {
+            self.forget_numbers();
+        }
+        self.run_script(sql)?;
+        self.status.set(status);
+        Ok(())
+    }
+
+    /// Runs `script`, which starts a transaction.
+    pub(super) fn begin(&self, script: &str) -> StoreResult<Option<String>> {
+        let answer = self.run_script(script)?;
+        self.status.set(TxStatus::Open);
+        Ok(answer)
+    }
+
+    /// Runs `script`, which commits.
+    ///
+    /// # Errors
+    ///
+    /// After an error, and after a warning of the server, it is unknown whether the transaction is
+    /// committed and on a standby.
+    pub(super) fn commit(&self, script: &str) -> StoreResult<()> {
+        if let Some(session) = &*self.session.borrow() {
+            session.warned.store(false, Ordering::SeqCst);
+        }
+        self.run_script(script)?;
+        self.status.set(TxStatus::None);
+        let warned = |session: &PgSession| session.warned.load(Ordering::SeqCst);
+        if self.session.borrow().as_ref().is_some_and(warned) {
+            self.status.set(TxStatus::Lost);
+            let why = "PostgreSQL committed with a warning; see the log";
+            return Err(StoreError::Unavailable(why.to_owned()));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn status(&self) -> TxStatus {
+        self.status.get()
+    }
+
+    pub(crate) fn total_changes(&self) -> u64 {
+        self.changes.get()
+    }
+}
+
+fn values<'p>(params: &'p dyn Params, number: Option<i64>) -> Vec<SqlValue<'p>> {
+    let values = (0..params.count()).map(|at| params.value(at));
+    values.chain(number.map(SqlValue::Integer)).collect()
+}
+
+/// Whether a query has a limit of its own at its end.
+fn ends_with_limit(sql: &str) -> bool {
+    let last_line = sql.trim_end().rsplit('\n').next().unwrap_or_default();
+    last_line.contains("LIMIT ")
+}
+
+impl ToSql for SqlValue<'_> {
+    fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        match (*self, ty) {
+            (Self::Null, _) => return Ok(IsNull::Yes),
+            (Self::Integer(number), &Type::INT8) => out.extend_from_slice(&number.to_be_bytes()),
+            (Self::Integer(number), &Type::INT4) => {
+                out.extend_from_slice(&i32::try_from(number)?.to_be_bytes());
+            }
+            (Self::Text(text), &(Type::TEXT | Type::VARCHAR | Type::NAME | Type::UNKNOWN)) => {
+                out.extend_from_slice(dialect::escape(text).as_bytes());
+            }
+            (Self::Blob(bytes), &Type::BYTEA) => out.extend_from_slice(bytes),
+            (value, ty) => return Err(format!("{value:?} is not a value of type {ty}").into()),
+        }
+        Ok(IsNull::No)
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+
+    to_sql_checked!();
+}
+
+/// A row, with the texts that are stored in another form.
+pub(crate) struct PgRow {
+    row: tokio_postgres::Row,
+    /// Columns whose texts contain characters that PostgreSQL does not store.
+    unescaped: Vec<(usize, String)>,
+}
+
+/// A column as the server has sent it.
+struct RawColumn<'r>(&'r [u8]);
+
+impl<'r> FromSql<'r> for RawColumn<'r> {
+    fn from_sql(_: &Type, raw: &'r [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        Ok(Self(raw))
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+}
+
+impl PgRow {
+    fn new(row: tokio_postgres::Row) -> Self {
+        let mut unescaped = Vec::new();
+        for (at, column) in row.columns().iter().enumerate() {
+            if *column.type_() == Type::TEXT
+                && let Ok(Some(RawColumn(raw))) = row.try_get::<_, Option<RawColumn<'_>>>(at)
+                && let Some(text) = str::from_utf8(raw).ok().and_then(dialect::unescape)
+            {
+                unescaped.push((at, text));
+            }
+        }
+        Self { row, unescaped }
+    }
+
+    /// Reads a column.
+    pub(crate) fn column(&self, column: usize) -> RowResult<SqlValue<'_>> {
+        if let Some((_, text)) = self.unescaped.iter().find(|(at, _)| *at == column) {
+            return Ok(SqlValue::Text(text));
+        }
+        let unreadable = |why: String| RowError::new(column, why);
+        let raw: Option<RawColumn<'_>> =
+            self.row.try_get(column).map_err(|error| unreadable(error.to_string()))?;
+        let Some(RawColumn(raw)) = raw else { return Ok(SqlValue::Null) };
+        let ty = self.row.columns()[column].type_();
+        let found = match *ty {
+            Type::INT8 => raw.try_into().ok().map(i64::from_be_bytes).map(SqlValue::Integer),
+            Type::INT4 => {
+                raw.try_into().ok().map(|raw| SqlValue::Integer(i32::from_be_bytes(raw).into()))
+            }
+            Type::BOOL => raw.first().map(|byte| SqlValue::Integer((*byte != 0).into())),
+            Type::TEXT | Type::VARCHAR | Type::NAME => str::from_utf8(raw).ok().map(SqlValue::Text),
+            Type::BYTEA => Some(SqlValue::Blob(raw)),
+            _ => None,
+        };
+        found.ok_or_else(|| unreadable(format!("cannot read a value of type {ty}")))
+    }
+}

@@ -1,0 +1,119 @@
+//! The backend for several couriers: PostgreSQL.
+//!
+//! The statements of the store are in [`crate::sql`]. This folder has what only PostgreSQL needs:
+//!
+//! * [`connect`]: sessions, TLS and errors
+//! * [`dialect`]: statements and texts in the form of PostgreSQL
+//! * [`driver`]: statements and rows
+//! * [`batches`]: transactions of the writer thread, and commits with an unknown result
+//! * [`migrate`]: the schema
+//! * [`hints`]: what other couriers have committed
+//!
+//! Every transaction of a writer holds one lock from its start, so that couriers write one after
+//! the other, as the commands of one courier do. So numbers follow commits, and decisions read
+//! what all others have committed.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::StoreResult;
+use crate::blobs::BlobFiles;
+use crate::sql::db::Db;
+use crate::sql::writer::WriterChannels;
+use crate::sql::{ReaderSource, SqlStore, StoreParts, blob_error, bulk_index};
+pub(crate) use batches::BatchStart;
+use connect::Connector;
+use driver::PgConnection;
+
+mod batches;
+mod connect;
+mod dialect;
+pub(crate) mod driver;
+mod migrate;
+#[cfg(test)]
+mod tests;
+
+/// Where a store is, and who uses it.
+#[derive(Clone)]
+pub struct PostgresOptions {
+    /// A connection URL, with the password. Several hosts are tried in their order.
+    pub url: String,
+    /// The schema with the tables of the store. It is created when it does not exist.
+    pub schema: String,
+    /// The id of this courier, which differs between couriers.
+    pub courier: String,
+    /// The id of this process, which differs between two starts of one courier.
+    pub boot: String,
+    pub durability: Durability,
+    pub objects: ObjectLocation,
+}
+
+/// When a commit is acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// When it is on the disk of the primary.
+    #[default]
+    Primary,
+    /// When it is on the disk of a synchronous standby as well.
+    Replicated,
+}
+
+/// Where attachments and large objects are stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ObjectLocation {
+    /// In a directory. All couriers of the store must share it.
+    Directory(PathBuf),
+}
+
+impl std::fmt::Debug for PostgresOptions {
+    /// Leaves out the URL, which has the password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PostgresOptions")
+            .field("schema", &self.schema)
+            .field("courier", &self.courier)
+            .field("boot", &self.boot)
+            .field("durability", &self.durability)
+            .field("objects", &self.objects)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Opens stores in PostgreSQL databases.
+#[derive(Debug)]
+pub struct PostgresStore;
+
+impl PostgresStore {
+    /// Opens the store, and creates its tables when they do not exist. Blocks until the server has
+    /// answered.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be reached, its settings would lose acknowledged messages, or the
+    /// schema was written by a newer version.
+    pub fn open(options: &PostgresOptions) -> StoreResult<SqlStore> {
+        let connector = Arc::new(Connector::new(&options.url, &options.schema)?);
+        // A runtime cannot block inside another one, where callers open stores.
+        let opened = std::thread::scope(|scope| {
+            let open = scope.spawn(|| {
+                migrate::run(&connector, &options.schema, options.durability)?;
+                let db = PgConnection::open_writer(Arc::clone(&connector), options)?;
+                let db = Db::postgres(db, Arc::default());
+                let channels = WriterChannels::new(&db, None)?;
+                Ok((db, channels))
+            });
+            open.join().unwrap_or_else(|_| Err(crate::sql::closed()))
+        });
+        let (db, channels) = opened?;
+        let blobs = match &options.objects {
+            ObjectLocation::Directory(path) => BlobFiles::open(path.clone()).map_err(blob_error)?,
+        };
+        SqlStore::start(StoreParts {
+            db,
+            readers: ReaderSource::Postgres(connector),
+            blobs,
+            channels: Arc::new(channels),
+            merge_size: bulk_index::MERGE_SIZE,
+            log: None,
+        })
+    }
+}

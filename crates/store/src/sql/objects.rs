@@ -1,0 +1,378 @@
+//! Objects: stored once, found by their hash.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use monoco_core::inbound::StoredBytes;
+use monoco_core::object::{MsgObject, ObjId, ObjKind};
+use monoco_core::record::{RecordId, RecordKind};
+use monoco_core::short_id::ShortId;
+use monoco_core::time::Timestamp;
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use super::bulk_index::{BulkTable, RecentEntries};
+use super::db::{Db, params};
+use super::writer::Tx;
+use super::{SqlStore, blob_size, external_ids, put_blob_row, rows, short_ids};
+use crate::blobs::{BlobFiles, BlobWriter};
+use crate::{BlobReader, DeliveryStore, ObjectStore, RecordStore, StoreError, StoreResult};
+
+/// Larger bodies are stored in files. A row of this size takes a handful of pages.
+pub(super) const MAX_INLINE_BYTES: usize = 64 * 1024;
+
+/// Bytes of an attachment that are in memory while it is stored.
+const MAX_PART_BYTES: usize = 256 * 1024;
+
+/// Objects by the first eight bytes of their hash. Lookups compare the rest.
+pub(super) const HASHES: BulkTable = BulkTable {
+    name: "object_hashes",
+    insert: "
+        INSERT INTO object_hashes (hash_prefix, object) VALUES (?1, ?2) ON CONFLICT DO NOTHING
+    ",
+    rows_after: "SELECT seq, hash FROM objects WHERE seq > ?1",
+    key: |row| row.get::<[u8; 32]>(1).map(|hash| hash_prefix(&hash)),
+};
+
+const HAS_HASH: &str = "
+    SELECT seq
+      FROM objects
+     WHERE seq = ?1 AND hash = ?2
+";
+
+const FIND: &str = "
+    SELECT o.seq
+      FROM object_hashes h
+      JOIN objects o ON o.seq = h.object
+     WHERE h.hash_prefix = ?1 AND o.hash = ?2
+";
+
+const INSERT: &str = "
+    INSERT INTO objects (hash, kind, body)
+    VALUES (?1, ?2, ?3)
+";
+
+const BODY: &str = "
+    SELECT o.hash, o.kind, o.body, o.erased_at, n.hash, n.kind
+      FROM objects o
+      LEFT JOIN objects n ON n.seq = o.superseded_by
+     WHERE o.seq = ?1
+";
+
+const SUPERSEDED_BY: &str = "SELECT coalesce(superseded_by, seq) FROM objects WHERE seq = ?1";
+
+// Half of a SHA-256 is enough to identify a message. The records of a superseded Mail belong to
+// the Mail that supersedes it.
+const HAS_HALF_HASH: &str = "
+    SELECT coalesce(superseded_by, seq)
+      FROM objects
+     WHERE seq = ?1 AND substr(hash, 1, 16) = ?2 AND kind = 'cymsg'
+";
+
+const FIND_BY_HALF_HASH: &str = "
+    SELECT coalesce(o.superseded_by, o.seq)
+      FROM object_hashes h
+      JOIN objects o ON o.seq = h.object
+     WHERE h.hash_prefix = ?1 AND substr(o.hash, 1, 16) = ?2 AND o.kind = 'cymsg'
+";
+
+/// Returns the row of an object, or `None` when it is not stored.
+pub(super) fn find(db: &Db, recent: &RecentEntries, id: &ObjId) -> StoreResult<Option<i64>> {
+    find_by_hash(db, recent, id.hash(), HAS_HASH, FIND)
+}
+
+/// Returns the row of the message whose hash starts with `half`.
+pub(super) fn find_by_half_hash(
+    db: &Db,
+    recent: &RecentEntries,
+    half: &[u8; 16],
+) -> StoreResult<Option<i64>> {
+    find_by_hash(db, recent, half, HAS_HALF_HASH, FIND_BY_HALF_HASH)
+}
+
+/// Checks the candidates for `hash` in memory, then those in the table.
+fn find_by_hash(
+    db: &Db,
+    recent: &RecentEntries,
+    hash: &[u8],
+    check_row: &str,
+    find_in_table: &str,
+) -> StoreResult<Option<i64>> {
+    let query = |sql: &str, key: i64| rows::optional(db, sql, params![key, hash], |row| row.get(0));
+    let key = hash_prefix(hash);
+    for seq in recent.rows(key) {
+        if let Some(seq) = query(check_row, seq)? {
+            return Ok(Some(seq));
+        }
+    }
+    query(find_in_table, key)
+}
+
+/// Returns the row of an object that must exist, or of the one that supersedes it.
+pub(super) fn seq_of(db: &Db, recent: &RecentEntries, id: &ObjId) -> StoreResult<i64> {
+    let missing = || StoreError::Missing { what: "object", key: id.to_string() };
+    let seq = find(db, recent, id)?.ok_or_else(missing)?;
+    rows::one(db, SUPERSEDED_BY, [seq], |row| row.get(0))
+}
+
+/// Inserts an object that is not stored yet. `body` is `None` when it is in a file.
+pub(super) fn insert(tx: &mut Tx<'_>, id: &ObjId, body: Option<&str>) -> StoreResult<i64> {
+    let row = params![id.hash(), id.kind().prefix(), body.map(str::as_bytes)];
+    let seq = rows::insert(tx.db, INSERT, row)?;
+    tx.indexes.hashes.add(tx.db, hash_prefix(id.hash()), seq)?;
+    Ok(seq)
+}
+
+/// Inserts a message unless `known` is its row. Returns its row.
+///
+/// # Errors
+///
+/// [`StoreError::Erased`] when the message was erased: its text must not come back.
+pub(super) fn insert_message(
+    tx: &mut Tx<'_>,
+    known: Option<i64>,
+    msg: &MsgObject,
+) -> StoreResult<i64> {
+    if let Some(object) = known {
+        check_text(tx.db, object)?;
+        return Ok(object);
+    }
+    // A larger one is already in a file, see `SqlStore::put_large_message`.
+    let body = Some(msg.canonical()).filter(|body| body.len() <= MAX_INLINE_BYTES);
+    insert(tx, &msg.id(), body)
+}
+
+/// Id and body of an object, or the error that it was erased.
+pub(super) type ObjectBody = StoreResult<(ObjId, Option<Vec<u8>>)>;
+
+/// The columns of one object.
+struct StoredObject {
+    id: ObjId,
+    body: Option<Vec<u8>>,
+    erased: Option<(Timestamp, Option<ObjId>)>,
+}
+
+fn read(db: &Db, seq: i64) -> StoreResult<StoredObject> {
+    let columns = rows::one(db, BODY, [seq], |row| {
+        let hash: [u8; 32] = row.get(0)?;
+        let (kind, new_hash, new_kind): (String, Option<[u8; 32]>, Option<String>) =
+            (row.get(1)?, row.get(4)?, row.get(5)?);
+        let erased_at: Option<i64> = row.get(3)?;
+        Ok(((hash, kind), row.get(2)?, erased_at, new_hash.zip(new_kind)))
+    })?;
+    let ((hash, kind), body, erased_at, new) = columns;
+    let by = new.map(|(hash, kind)| object_id(seq, hash, &kind)).transpose()?;
+    let erased = erased_at.map(|at| (Timestamp::from_ms(at), by));
+    Ok(StoredObject { id: object_id(seq, hash, &kind)?, body, erased })
+}
+
+/// Combines the columns `hash` and `kind`.
+pub(super) fn object_id(seq: i64, hash: [u8; 32], kind: &str) -> StoreResult<ObjId> {
+    let kind = match kind {
+        "cymsg" => ObjKind::Msg,
+        "cymsgr" => ObjKind::Receipt,
+        other => {
+            let detail = format!("row {seq} has the unknown kind {other:?}");
+            return Err(StoreError::Damaged { what: "object", detail });
+        }
+    };
+    Ok(ObjId::from_parts(kind, hash))
+}
+
+/// Returns the id of an object, which can be erased.
+pub(super) fn id_of(db: &Db, seq: i64) -> StoreResult<ObjId> {
+    read(db, seq).map(|object| object.id)
+}
+
+/// Returns id and body of an object, without checking the hash. The body is `None` when it is
+/// in a file.
+///
+/// # Errors
+///
+/// [`StoreError::Erased`] when the object has no text any more.
+pub(super) fn body(db: &Db, seq: i64) -> StoreResult<(ObjId, Option<Vec<u8>>)> {
+    let StoredObject { id, body, erased } = read(db, seq)?;
+    match erased {
+        Some((at, by)) => Err(StoreError::Erased { key: id.to_string(), at, by }),
+        None => Ok((id, body)),
+    }
+}
+
+/// Like [`body`]. The inner error is [`StoreError::Erased`], so that the caller can still commit.
+pub(super) fn body_or_erased(db: &Db, seq: i64) -> StoreResult<ObjectBody> {
+    match body(db, seq) {
+        Err(error @ StoreError::Erased { .. }) => Ok(Err(error)),
+        body => body.map(Ok),
+    }
+}
+
+/// Rejects an object that was erased.
+fn check_text(db: &Db, seq: i64) -> StoreResult<()> {
+    let sql = "SELECT erased_at IS NOT NULL FROM objects WHERE seq = ?1";
+    if rows::one(db, sql, [seq], |row| row.get(0))? { body(db, seq).map(drop) } else { Ok(()) }
+}
+
+/// Whether an object is a tombstone.
+pub(super) fn is_erased(db: &Db, recent: &RecentEntries, id: &ObjId) -> StoreResult<bool> {
+    let Some(seq) = find(db, recent, id)? else { return Ok(false) };
+    let sql = "SELECT erased_at IS NOT NULL FROM objects WHERE seq = ?1";
+    rows::one(db, sql, [seq], |row| row.get(0))
+}
+
+/// The part of a hash that is indexed.
+pub(super) fn hash_prefix(hash: &[u8]) -> i64 {
+    let first = hash.first_chunk().copied().unwrap_or_default();
+    i64::from_be_bytes(first)
+}
+
+impl SqlStore {
+    /// Writes bytes to a file that has no name yet, while they are read.
+    pub(super) async fn write_stream(
+        &self,
+        bytes: &mut (dyn AsyncRead + Send + Unpin),
+        limit: u64,
+    ) -> StoreResult<BlobWriter> {
+        let mut file = self.write_blob(|blobs| blobs.start()).await?;
+        let (mut part, mut size) = (Vec::with_capacity(MAX_PART_BYTES), 0);
+        loop {
+            part.clear();
+            let mut limited = (&mut *bytes).take(MAX_PART_BYTES as u64);
+            let read = limited.read_to_end(&mut part).await;
+            let read = read.map_err(|error| StoreError::SourceFailed(error.to_string()))?;
+            if read == 0 {
+                break;
+            }
+            size += read as u64;
+            if size > limit {
+                return Err(StoreError::TooLarge(limit));
+            }
+            let write = self.write_blob(move |_| {
+                file.append(&part)?;
+                Ok((file, part))
+            });
+            (file, part) = write.await?;
+        }
+        Ok(file)
+    }
+}
+
+#[async_trait]
+impl ObjectStore for SqlStore {
+    async fn object(&self, id: ObjId) -> StoreResult<Vec<u8>> {
+        if id.kind() == ObjKind::Bytes {
+            return self.verified_bytes(id, None).await;
+        }
+        let missing = move || StoreError::Missing { what: "object", key: id.to_string() };
+        let (stored, bytes) = self
+            .read_by_hash(move |db, recent| body(db, find(db, recent, &id)?.ok_or_else(missing)?))
+            .await?;
+        if stored != id {
+            return Err(StoreError::Missing { what: "object", key: id.to_string() });
+        }
+        self.verified_bytes(id, bytes).await
+    }
+
+    async fn small_objects(&self, ids: Vec<ObjId>) -> StoreResult<HashMap<ObjId, Vec<u8>>> {
+        self.read_by_hash(move |db, recent| {
+            let mut found = HashMap::with_capacity(ids.len());
+            for id in ids {
+                // An object that is merged into the index meanwhile is left out.
+                let Some(seq) = find(db, recent, &id)? else { continue };
+                if let Ok((stored, Some(bytes))) = body(db, seq)
+                    && stored == id
+                    && ObjId::of(id.kind(), &bytes) == id
+                {
+                    found.insert(id, bytes);
+                }
+            }
+            Ok(found)
+        })
+        .await
+    }
+
+    async fn put_blob(&self, bytes: Vec<u8>) -> StoreResult<ObjId> {
+        let id = ObjId::of(ObjKind::Bytes, &bytes);
+        self.put_file(id, bytes).await?;
+        Ok(id)
+    }
+
+    async fn put_blobs(&self, blobs: Vec<Vec<u8>>) -> StoreResult<()> {
+        if blobs.is_empty() {
+            return Ok(());
+        }
+        let named = move |files: &BlobFiles| {
+            let named = |bytes: Vec<u8>| (ObjId::of(ObjKind::Bytes, &bytes), bytes);
+            let blobs: Vec<_> = blobs.into_iter().map(named).collect();
+            files.put_all(&blobs)
+        };
+        let written = Arc::new(self.write_blob(named).await?);
+        let written = move |tx: &mut Tx<'_>| {
+            for file in &*written {
+                if blob_size(tx.db, &file.hash)? != Some(rows::signed(file.size)) {
+                    put_blob_row(tx, file)?;
+                }
+            }
+            Ok(())
+        };
+        self.writer.run(written).await
+    }
+
+    async fn put_blob_from(
+        &self,
+        bytes: &mut (dyn AsyncRead + Send + Unpin),
+        limit: u64,
+    ) -> StoreResult<StoredBytes> {
+        let file = self.write_stream(bytes, limit).await?;
+        let stored = self.write_blob(move |blobs| blobs.finish(file)).await?;
+        self.put_file_row(stored).await?;
+        Ok(stored)
+    }
+
+    async fn open_blob(&self, id: ObjId) -> StoreResult<BlobReader> {
+        let missing = || StoreError::Missing { what: "object", key: id.to_string() };
+        if id.kind() != ObjKind::Bytes {
+            return Err(missing());
+        }
+        let blobs = Arc::clone(&self.blobs);
+        let open = tokio::task::spawn_blocking(move || blobs.open_file(&id));
+        let opened = open.await.map_err(|_| super::closed())?;
+        opened.map_err(super::disk_error)?.ok_or_else(missing)
+    }
+
+    async fn object_of_record(&self, id: RecordId) -> StoreResult<ObjId> {
+        match id.kind() {
+            RecordKind::Record => self.record(id).await.map(|record| record.msg_id),
+            RecordKind::Delivery => self.delivery(id).await.map(|delivery| delivery.msg_id),
+        }
+    }
+
+    async fn find_ids(&self, short: &ShortId, limit: usize) -> StoreResult<Vec<String>> {
+        let short = short.clone();
+        self.read_by_hash(move |db, recent| short_ids::find(db, recent, &short, limit)).await
+    }
+
+    async fn find_by_external_id(&self, external_id: &str) -> StoreResult<ObjId> {
+        let external_id = external_id.to_owned();
+        let recent = Arc::clone(&self.recent.external_ids);
+        self.read(move |db| {
+            let missing = |what| StoreError::Missing { what, key: external_id.clone() };
+            let object = match external_ids::find(db, &recent, &external_id, None)? {
+                Some((_, 0)) => return Err(missing("Mail yet of the message")),
+                Some((_, object)) => Some(object),
+                None => {
+                    let sql = "
+                        SELECT object FROM deliveries WHERE external_msg_id = ?1
+                         UNION ALL
+                        SELECT d.object
+                          FROM delivery_parts p JOIN deliveries d ON d.seq = p.delivery
+                         WHERE p.external_msg_id = ?1
+                         LIMIT 1
+                    ";
+                    rows::optional(db, sql, [&external_id], |row| row.get(0))?
+                }
+            };
+            id_of(db, object.ok_or_else(|| missing("message with the external id"))?)
+        })
+        .await
+    }
+}

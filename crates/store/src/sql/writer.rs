@@ -1,0 +1,547 @@
+//! The writer thread: runs queued commands and commits them in groups.
+//!
+//! A sync to disk costs the same for one command as for five hundred. So all commands go
+//! through one thread, which takes the waiting commands, runs them in one transaction, commits
+//! once, and answers only then. If the commit fails, every caller gets the error.
+//!
+//! A rejected command must not affect the others. Commands check before they write, so that
+//! most rejected commands have written nothing and stay in the batch at no cost. If a command
+//! is rejected after it has written, the batch is rolled back and run again with a savepoint
+//! around each command. So a command can run twice, and the cost of savepoints, which copy
+//! every page they touch, is paid only in that case.
+//!
+//! A failed sync is final. The kernel reports it once and may drop the pages, so that a later
+//! successful sync proves nothing about the earlier write. From then on every command is
+//! rejected, until the courier is restarted and reads back what is on disk.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use monoco_core::approval::policy::ApprovalPolicy;
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+
+use super::address_book::AddressCache;
+use super::bulk_index::BulkIndexes;
+use super::counts::RowCounts;
+use super::db::{Db, TxControl};
+use super::{events, files};
+use crate::sqlite::{DatabaseFile, WalSize};
+use crate::{BoxHint, StoreError, StoreHealth, StoreResult};
+
+/// Maximum number of commands in one commit. Bounds how long the first one waits.
+const MAX_COMMANDS_PER_COMMIT: usize = 512;
+
+/// Commands that may wait in the queue. Beyond that, callers wait before they are queued.
+const MAX_QUEUED_COMMANDS: usize = 4096;
+
+/// Hints that a slow subscriber can fall behind before it loses some.
+const HINT_CAPACITY: usize = 1024;
+
+/// Maximum number of rows of one kind in [`RowCache`].
+const MAX_CACHED_ROWS: usize = 16_384;
+
+/// The transaction that a command runs in.
+pub(super) struct Tx<'c> {
+    pub(super) db: &'c Db,
+    pub(super) cache: &'c mut RowCache,
+    pub(super) indexes: &'c mut BulkIndexes,
+    /// Decides which messages are held for approval.
+    pub(super) policy: Arc<ApprovalPolicy>,
+    /// Published after the commit.
+    pub(super) effects: CommitEffects,
+    /// Second run of a batch: the writes of a rejected command are undone by a savepoint.
+    savepoints: bool,
+}
+
+impl Tx<'_> {
+    /// Runs `work` for each item. A rejected item leaves nothing behind and does not affect
+    /// the others.
+    ///
+    /// # Errors
+    ///
+    /// When an item was rejected after it had written, and this is the run without savepoints.
+    pub(super) fn each<I, T>(
+        &mut self,
+        items: &[I],
+        work: impl Fn(&mut Self, &I) -> StoreResult<T>,
+    ) -> StoreResult<Vec<StoreResult<T>>> {
+        let mut results = Vec::with_capacity(items.len());
+        for item in items {
+            if self.savepoints {
+                let mut result = None;
+                savepoint(self, |tx| result.insert(work(tx, item)).is_ok())?;
+                results.extend(result);
+                continue;
+            }
+            let changes = self.db.total_changes();
+            let result = work(self, item);
+            if let Err(error) = &result
+                && (!self.db.in_transaction() || self.db.total_changes() != changes)
+            {
+                return Err(error.clone());
+            }
+            results.push(result);
+        }
+        Ok(results)
+    }
+}
+
+/// Rows that the writer has looked up before. Cleared when a transaction is rolled back.
+#[derive(Default)]
+pub(super) struct RowCache {
+    /// Party ids by DID.
+    pub(super) parties: HashMap<String, i64>,
+    /// Session ids by owner and peer.
+    pub(super) sessions: HashMap<(i64, i64), i64>,
+    /// Parties whose `has_box` is set.
+    pub(super) boxes: HashSet<i64>,
+    pub(super) address_book: AddressCache,
+    /// The current day of the retention clock.
+    pub(super) day: Option<i64>,
+    /// Mails get numbers above this one.
+    pub(super) reserved_mail_numbers: Option<i64>,
+}
+
+impl RowCache {
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    fn limit_size(&mut self) {
+        let most = self.parties.len().max(self.sessions.len()).max(self.boxes.len());
+        if most.max(self.address_book.size()) > MAX_CACHED_ROWS {
+            self.clear();
+        }
+    }
+}
+
+/// What is published after a commit.
+#[derive(Default)]
+pub(super) struct CommitEffects {
+    /// Boxes with new entries.
+    pub(super) hints: BTreeSet<BoxHint>,
+    /// Number of the newest event.
+    pub(super) event: Option<i64>,
+    /// Number of the newest file change.
+    pub(super) file_change: Option<i64>,
+    /// Whether an inbound message was stored.
+    pub(super) inbound: bool,
+    /// Whether a message with files to fetch was stored.
+    pub(super) inbound_file: bool,
+    /// Whether a letter started to wait.
+    pub(super) letter: bool,
+    /// Whether an e-mail task became startable.
+    pub(super) email_task: bool,
+    /// Changes of the row counts.
+    pub(super) counts: RowCounts,
+}
+
+impl CommitEffects {
+    fn add(&mut self, other: Self) {
+        self.hints.extend(other.hints);
+        self.event = self.event.max(other.event);
+        self.file_change = self.file_change.max(other.file_change);
+        self.inbound |= other.inbound;
+        self.inbound_file |= other.inbound_file;
+        self.letter |= other.letter;
+        self.email_task |= other.email_task;
+        self.counts.add(other.counts);
+    }
+}
+
+/// Channels and health that the writer shares with the callers.
+#[derive(Debug)]
+pub(crate) struct WriterChannels {
+    pub(super) hints: broadcast::Sender<BoxHint>,
+    pub(super) event: watch::Sender<i64>,
+    pub(super) file_change: watch::Sender<i64>,
+    pub(super) inbound: watch::Sender<u64>,
+    pub(super) inbound_file: watch::Sender<u64>,
+    pub(super) letter: watch::Sender<u64>,
+    pub(super) email_task: watch::Sender<u64>,
+    pub(super) policy: watch::Sender<Arc<ApprovalPolicy>>,
+    pub(super) health: Mutex<StoreHealth>,
+    /// The caller that waits until the database is compacted.
+    pub(super) compaction: Mutex<Option<oneshot::Sender<StoreResult<()>>>>,
+    /// The database file of SQLite.
+    pub(super) file: Option<DatabaseFile>,
+}
+
+impl WriterChannels {
+    /// Creates the channels, with the newest numbers of the store.
+    pub(crate) fn new(db: &Db, file: Option<DatabaseFile>) -> StoreResult<Self> {
+        Ok(Self {
+            file,
+            hints: broadcast::channel(HINT_CAPACITY).0,
+            event: watch::channel(events::newest(db)?).0,
+            file_change: watch::channel(files::newest_change(db)?).0,
+            inbound: watch::channel(0).0,
+            inbound_file: watch::channel(0).0,
+            letter: watch::channel(0).0,
+            email_task: watch::channel(0).0,
+            policy: watch::channel(Arc::default()).0,
+            health: Mutex::new(StoreHealth::Ok),
+            compaction: Mutex::new(None),
+        })
+    }
+
+    pub(crate) fn health(&self) -> StoreHealth {
+        if let Some(why) = self.file.as_ref().and_then(DatabaseFile::loss) {
+            self.record_health(Err(&StoreError::Broken(why)));
+        }
+        self.health.lock().map_or_else(
+            |_| StoreHealth::Broken("the writer thread panicked".to_owned()),
+            |health| health.clone(),
+        )
+    }
+
+    /// Like [`Self::health`], and checks whether the files may be written.
+    pub(super) fn checked_health(&self) -> StoreHealth {
+        match self.health() {
+            StoreHealth::Ok => {
+                let why = self.file.as_ref().and_then(DatabaseFile::write_protection);
+                why.map_or(StoreHealth::Ok, StoreHealth::Failing)
+            }
+            health => health,
+        }
+    }
+
+    /// Records the result of the last write. A broken store stays broken.
+    pub(crate) fn record_health(&self, result: Result<(), &StoreError>) {
+        let Ok(mut health) = self.health.lock() else { return };
+        if matches!(*health, StoreHealth::Broken(_)) {
+            return;
+        }
+        *health = match result {
+            Ok(()) => StoreHealth::Ok,
+            Err(StoreError::DiskFull) => StoreHealth::Full,
+            Err(StoreError::Broken(why)) => {
+                tracing::error!(why, "the store is broken; rejecting writes until restart");
+                StoreHealth::Broken(why.clone())
+            }
+            Err(other) => StoreHealth::Failing(other.to_string()),
+        };
+    }
+
+    /// Publishes what callers must find once they are answered.
+    fn publish_numbers(&self, effects: &CommitEffects) {
+        if let Some(event) = effects.event {
+            self.event.send_replace(event);
+        }
+        if let Some(change) = effects.file_change {
+            self.file_change.send_replace(change);
+        }
+        if effects.inbound {
+            self.inbound.send_modify(|count| *count += 1);
+        }
+        if effects.inbound_file {
+            self.inbound_file.send_modify(|count| *count += 1);
+        }
+        if effects.letter {
+            self.letter.send_modify(|count| *count += 1);
+        }
+        if effects.email_task {
+            self.email_task.send_modify(|count| *count += 1);
+        }
+    }
+}
+
+/// Handle to the writer thread.
+#[derive(Debug)]
+pub(super) struct Writer {
+    queue: Option<mpsc::Sender<Box<dyn QueuedCommand>>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+/// A command in the queue, with its caller waiting for the result.
+trait QueuedCommand: Send {
+    /// Runs the command. Returns whether it succeeded.
+    fn run(&mut self, tx: &mut Tx<'_>) -> bool;
+    /// Sends the result to the caller, after the commit succeeded or failed.
+    fn answer(self: Box<Self>, commit: &StoreResult<()>);
+}
+
+struct WriteCommand<T, F> {
+    work: F,
+    result: Option<StoreResult<T>>,
+    reply: oneshot::Sender<StoreResult<T>>,
+}
+
+impl<T, F> QueuedCommand for WriteCommand<T, F>
+where
+    T: Send,
+    F: Fn(&mut Tx<'_>) -> StoreResult<T> + Send,
+{
+    fn run(&mut self, tx: &mut Tx<'_>) -> bool {
+        let result = catch_unwind(AssertUnwindSafe(|| (self.work)(tx))).unwrap_or_else(|_| {
+            Err(StoreError::Unavailable("a store command panicked; see the log".to_owned()))
+        });
+        let succeeded = result.is_ok();
+        self.result = Some(result);
+        succeeded
+    }
+
+    fn answer(self: Box<Self>, commit: &StoreResult<()>) {
+        let answer = match (commit, self.result) {
+            (Ok(()), Some(result)) => result,
+            (Err(error), _) => Err(error.clone()),
+            (Ok(()), None) => Err(StoreError::Unavailable("the command was not run".to_owned())),
+        };
+        // Dropped before the answer, so that the caller holds the last reference to shared
+        // arguments and frees them.
+        drop(self.work);
+        // The caller may be gone. What was committed stays committed.
+        let _ = self.reply.send(answer);
+    }
+}
+
+impl Writer {
+    /// Starts the thread that owns `db`.
+    pub(super) fn start(
+        db: Db,
+        indexes: BulkIndexes,
+        wal: Option<Arc<WalSize>>,
+        channels: Arc<WriterChannels>,
+    ) -> std::io::Result<Self> {
+        let (queue, commands) = mpsc::channel(MAX_QUEUED_COMMANDS);
+        let policy = channels.policy.subscribe();
+        let thread = thread::Builder::new().name("store-writer".to_owned()).spawn(move || {
+            let cache = RowCache::default();
+            WriterThread { db, cache, indexes, wal, policy }.run(commands, &channels);
+        })?;
+        Ok(Self { queue: Some(queue), thread: Some(thread) })
+    }
+
+    /// Runs `work` in the next transaction and returns its result after the commit.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        work: impl Fn(&mut Tx<'_>) -> StoreResult<T> + Send + 'static,
+    ) -> StoreResult<T> {
+        let closed = || StoreError::Unavailable("the store is closed".to_owned());
+        let (reply, answer) = oneshot::channel();
+        let command = WriteCommand { work, result: None, reply };
+        let queue = self.queue.as_ref().ok_or_else(closed)?;
+        queue.send(Box::new(command)).await.map_err(|_| closed())?;
+        answer.await.map_err(|_| closed())?
+    }
+
+    /// Rewrites the database without its unused parts, between two commits. Queued commands wait
+    /// meanwhile.
+    pub(super) async fn compact(&self, channels: &WriterChannels) -> StoreResult<()> {
+        let closed = || StoreError::Unavailable("the store is closed".to_owned());
+        let (caller, done) = oneshot::channel();
+        *channels.compaction.lock().map_err(|_| closed())? = Some(caller);
+        // The thread looks after the next commit.
+        if let Err(error) = self.run(|_| Ok(())).await {
+            drop(channels.compaction.lock().map(|mut caller| caller.take()));
+            return Err(error);
+        }
+        done.await.map_err(|_| closed())?
+    }
+
+    /// Like [`Self::run`] for a batch. The items are dropped in the caller, because letters
+    /// and messages are large and the writer thread is shared.
+    pub(super) async fn run_each<I: Send + Sync + 'static, T: Clone + Send + 'static>(
+        &self,
+        items: Vec<I>,
+        work: impl Fn(&mut Tx<'_>, &[I]) -> StoreResult<Vec<StoreResult<T>>> + Send + 'static,
+    ) -> Vec<StoreResult<T>> {
+        let items = Arc::new(items);
+        let shared = Arc::clone(&items);
+        let results = self.run(move |tx| work(tx, &shared)).await;
+        results.unwrap_or_else(|error| vec![Err(error); items.len()])
+    }
+}
+
+impl Drop for Writer {
+    /// Waits until the thread has run the queued commands and closed the database.
+    fn drop(&mut self) {
+        drop(self.queue.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+type Batch = Vec<Box<dyn QueuedCommand>>;
+
+/// State of the writer thread.
+struct WriterThread {
+    db: Db,
+    cache: RowCache,
+    indexes: BulkIndexes,
+    /// The log of SQLite.
+    wal: Option<Arc<WalSize>>,
+    policy: watch::Receiver<Arc<ApprovalPolicy>>,
+}
+
+impl WriterThread {
+    fn run(
+        mut self,
+        mut commands: mpsc::Receiver<Box<dyn QueuedCommand>>,
+        channels: &WriterChannels,
+    ) {
+        while let Some(first) = commands.blocking_recv() {
+            if let StoreHealth::Broken(why) = channels.health() {
+                first.answer(&Err(StoreError::Broken(why)));
+                continue;
+            }
+            let changes = self.db.total_changes();
+            let (batch, effects, commit) = self.commit_batch(first, &mut commands);
+            // A batch that wrote nothing proves nothing about the disk.
+            if commit.is_err() || self.db.total_changes() != changes {
+                channels.record_health(commit.as_ref().map(|_| ()));
+            }
+            if commit.is_ok() {
+                // Before the answers, so that a caller finds its own write below the newest
+                // number.
+                channels.publish_numbers(&effects);
+            }
+            for command in batch {
+                command.answer(&commit);
+            }
+            if commit.is_err() {
+                self.discard();
+                continue;
+            }
+            for hint in effects.hints {
+                let _ = channels.hints.send(hint);
+            }
+            self.indexes.committed();
+            self.maintain_log(channels);
+        }
+    }
+
+    /// Copies the rest of the log when it is large, and compacts the database when a caller waits
+    /// for that.
+    fn maintain_log(&self, channels: &WriterChannels) {
+        let (db, wal) = (self.db.as_sqlite(), self.wal.as_deref());
+        if let (Some(db), Some(wal)) = (db, wal) {
+            wal.finish(db, channels);
+        }
+        let caller = channels.compaction.lock().ok().and_then(|mut caller| caller.take());
+        let Some(caller) = caller else { return };
+        let compacted = match (db, wal, &channels.file) {
+            (Some(db), Some(wal), Some(file)) => wal.compact(db, file.path()),
+            _ => Ok(()),
+        };
+        // The caller may be gone. The database is smaller anyway.
+        let _ = caller.send(compacted);
+    }
+
+    /// Runs the waiting commands and commits them once.
+    fn commit_batch(
+        &mut self,
+        first: Box<dyn QueuedCommand>,
+        commands: &mut mpsc::Receiver<Box<dyn QueuedCommand>>,
+    ) -> (Batch, CommitEffects, StoreResult<()>) {
+        let mut batch = vec![first];
+        let mut effects = CommitEffects::default();
+        let result = match self.run_together(&mut batch, commands, &mut effects) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                self.discard();
+                effects = CommitEffects::default();
+                self.run_separately(&mut batch, &mut effects)
+            }
+            Err(error) => Err(error),
+        };
+        // Both write nothing when the batch has written nothing. Such a commit costs no sync.
+        let mut result = result
+            .and_then(|()| effects.counts.save(&self.db))
+            .and_then(|()| self.indexes.merge(&self.db))
+            .and_then(|()| self.db.control(TxControl::Commit));
+        if result.is_err() && self.db.in_transaction() {
+            // Some errors roll back by themselves, this one has not.
+            if let Err(error) = self.db.control(TxControl::Rollback) {
+                result = Err(error);
+            }
+        }
+        (batch, effects, result)
+    }
+
+    /// Forgets the state of a transaction that was rolled back.
+    fn discard(&mut self) {
+        self.cache.clear();
+        self.indexes.rolled_back();
+    }
+
+    /// Runs the batch, and commands that arrive meanwhile, in one transaction. Returns `false`
+    /// after a rollback, when a command was rejected after it had written.
+    fn run_together(
+        &mut self,
+        batch: &mut Batch,
+        commands: &mut mpsc::Receiver<Box<dyn QueuedCommand>>,
+        effects: &mut CommitEffects,
+    ) -> StoreResult<bool> {
+        self.db.control(TxControl::Begin)?;
+        let mut at = 0;
+        while let Some(command) = batch.get_mut(at) {
+            self.cache.limit_size();
+            let changes = self.db.total_changes();
+            let mut tx = self.tx(false);
+            if command.run(&mut tx) {
+                effects.add(tx.effects);
+            } else if !self.db.in_transaction() {
+                // SQLite has rolled back the transaction, as it does on a full disk.
+                return Err(StoreError::DiskFull);
+            } else if self.db.total_changes() != changes {
+                self.db.control(TxControl::Rollback)?;
+                return Ok(false);
+            }
+            at += 1;
+            if at == batch.len()
+                && at < MAX_COMMANDS_PER_COMMIT
+                && let Ok(next) = commands.try_recv()
+            {
+                batch.push(next);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Runs the batch with a savepoint around each command.
+    fn run_separately(
+        &mut self,
+        batch: &mut Batch,
+        effects: &mut CommitEffects,
+    ) -> StoreResult<()> {
+        self.db.control(TxControl::Begin)?;
+        for command in batch {
+            let mut tx = self.tx(true);
+            savepoint(&mut tx, |tx| command.run(tx))?;
+            effects.add(tx.effects);
+        }
+        Ok(())
+    }
+
+    fn tx(&mut self, savepoints: bool) -> Tx<'_> {
+        let Self { db, cache, indexes, policy, .. } = self;
+        let policy = Arc::clone(&policy.borrow());
+        Tx { db, cache, indexes, policy, effects: CommitEffects::default(), savepoints }
+    }
+}
+
+/// Runs `work` in a savepoint, and undoes it when it returns `false`.
+fn savepoint<'c>(tx: &mut Tx<'c>, work: impl FnOnce(&mut Tx<'c>) -> bool) -> StoreResult<()> {
+    tx.db.control(TxControl::Savepoint)?;
+    let before = std::mem::take(&mut tx.effects);
+    let mark = tx.indexes.mark();
+    let succeeded = work(tx);
+    let effects = std::mem::replace(&mut tx.effects, before);
+    if succeeded {
+        tx.effects.add(effects);
+    } else {
+        // The cache may contain rows that are rolled back.
+        tx.cache.clear();
+        tx.indexes.undo(mark);
+        if !tx.db.in_transaction() {
+            // SQLite has rolled back the whole transaction, as it does on a full disk.
+            return Err(StoreError::DiskFull);
+        }
+        tx.db.control(TxControl::Undo)?;
+    }
+    tx.db.control(TxControl::Release)
+}
