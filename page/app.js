@@ -83,9 +83,8 @@ function useCounts() {
   useEffect(() => {
     let isShown = true;
     const timer = setTimeout(async () => {
-      const [health, pending] = await Promise.all([
-        get('/health').catch(() => null), get('/api/v1/approvals?state=PENDING&limit=100').catch(() => null)]);
-      if (health?.dead && isShown) setCounts({ dead: health.dead.total, approvals: pending?.approvals.length ?? 0 });
+      const health = await get('/health').catch(() => null);
+      if (health?.dead && isShown) setCounts({ dead: health.dead.total, approvals: health.pending_approvals ?? 0 });
     }, due === 0 ? 0 : COUNT_INTERVAL_MS);
     return () => {
       isShown = false;
