@@ -41,9 +41,7 @@ use crate::courier::merge::MergeLoop;
 use crate::courier::tunnel_supervisor::TunnelSupervisor;
 use crate::courier::tunnels::TunnelRegistry;
 use crate::courier::{HOLDER, approval_asks, figures, locks_file, retention, sweeper};
-use crate::home::{
-    ApiToken, CourierInfo, CourierState, Home, HomeError, PageAccess, ReloadResult,
-};
+use crate::home::{ApiToken, CourierInfo, CourierState, Home, HomeError, PageAccess, ReloadResult};
 use crate::log::LogWriter;
 use crate::pipeline::Pipeline;
 use crate::pipeline::config::PipelineConfig;
@@ -476,12 +474,15 @@ fn start_listeners(
         ..
     } = listeners;
     let router = api::router(api);
-    let guard = RequestGuard::new(address, GuardParts {
-        token: Arc::clone(&token),
-        agents: Arc::clone(&agents),
-        page: Arc::clone(&page),
-        clock,
-    });
+    let guard = RequestGuard::new(
+        address,
+        GuardParts {
+            token: Arc::clone(&token),
+            agents: Arc::clone(&agents),
+            page: Arc::clone(&page),
+            clock,
+        },
+    );
     let on_socket = api::token::with_socket_routes(router.clone(), token, agents);
     let on_socket = api::page::with_socket_routes(on_socket, Arc::clone(&page), clock);
     let over_tcp = api::page::with_page(router, page, clock);

@@ -112,7 +112,8 @@ impl ApiError {
 
     /// The code of a login is unknown, was used, or has expired.
     pub fn invalid_login_code() -> Self {
-        let message = "the code of this link was used or has expired; `monoco open` makes a new link";
+        let message =
+            "the code of this link was used or has expired; `monoco open` makes a new link";
         Self::new(StatusCode::UNAUTHORIZED, "invalid_login_code", message)
     }
 

@@ -228,11 +228,7 @@ mod tests {
 
     /// As [`status`]; 201 stands for the cookie of a login. `PAGE` and `SECRET` in a header are
     /// replaced by the host of the page and the secret of a login.
-    fn status_of(
-        method: &Method,
-        path: &str,
-        headers: &[(&'static str, &str)],
-    ) -> u16 {
+    fn status_of(method: &Method, path: &str, headers: &[(&'static str, &str)]) -> u16 {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::new(dir.path().to_owned());
         home.create().unwrap();

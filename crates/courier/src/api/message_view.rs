@@ -179,7 +179,10 @@ mod tests {
     #[test]
     fn markdown_becomes_elements() {
         let cases = [
-            ("**a** *b* ~~c~~ `d`", "<p><strong>a</strong> <em>b</em> <del>c</del> <code>d</code></p>"),
+            (
+                "**a** *b* ~~c~~ `d`",
+                "<p><strong>a</strong> <em>b</em> <del>c</del> <code>d</code></p>",
+            ),
             ("> q", "<blockquote><p>q</p></blockquote>"),
             ("3. x", "<ol><li value=\"3\">x</li></ol>"),
             ("```\n<b>\n```", "<pre>&lt;b&gt;\n</pre>"),
@@ -213,8 +216,28 @@ mod tests {
             "<https://evil.test/\"><script>alert(1)</script>>",
         ];
         let written = [
-            "p", "h1", "h2", "h3", "h4", "h5", "h6", "blockquote", "ul", "ol", "li", "pre", "table",
-            "tr", "td", "strong", "em", "del", "a", "code", "br", "hr",
+            "p",
+            "h1",
+            "h2",
+            "h3",
+            "h4",
+            "h5",
+            "h6",
+            "blockquote",
+            "ul",
+            "ol",
+            "li",
+            "pre",
+            "table",
+            "tr",
+            "td",
+            "strong",
+            "em",
+            "del",
+            "a",
+            "code",
+            "br",
+            "hr",
         ];
         for markdown in hostile {
             let html = body(markdown);

@@ -56,8 +56,8 @@ impl PageAccess {
         let stored = match fs::symlink_metadata(&path) {
             Ok(_) => {
                 make_private(&path, 0o600)?;
-                let text = fs::read(&path)
-                    .map_err(|error| HomeError::Io { path: path.clone(), error })?;
+                let text =
+                    fs::read(&path).map_err(|error| HomeError::Io { path: path.clone(), error })?;
                 serde_json::from_slice::<PageFile>(&text).ok().filter(|file| is_host(&file.host))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,

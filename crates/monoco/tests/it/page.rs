@@ -254,7 +254,8 @@ fn other_servers_get_no_cookie_and_a_code_works_once() {
 fn of_two_browsers_that_answer_an_approval_one_is_told_who_was_first() {
     let courier = courier("courier:\n  adapters:\n    news: { provider: stub }\n");
     let added = courier.cli(&["token", "add", "codex", "--scope", "read,send", "--json"]).ok();
-    let secret = serde_json::from_str::<Value>(&added).unwrap()["secret"].as_str().unwrap().to_owned();
+    let secret =
+        serde_json::from_str::<Value>(&added).unwrap()["secret"].as_str().unwrap().to_owned();
     let msg = json!({"from": "did:monoco:codex", "to": ["did:msgtunnel:ann.user.news"],
                      "kind": "chat", "content": {"content": "May I send this?"}});
     let headers = [

@@ -132,7 +132,8 @@ mod tests {
     #[test]
     fn first_view_is_small_when_compressed() {
         let later = |name: &str| {
-            name.starts_with("vendor/uplot") || name == "strings/zh.js"
+            name.starts_with("vendor/uplot")
+                || name == "strings/zh.js"
                 || (name.starts_with("views/") && name != "views/inbox.js")
         };
         let size: usize =

@@ -283,7 +283,10 @@ fn print_addresses(home: &Home, running: &CourierInfo) {
     note(&format!("webhooks on http://{}/webhooks/TUNNEL", running.webhook_address()));
     note(&format!("token file {}", home.token_path().display()));
     if let Some(host) = home.page_host() {
-        note(&format!("web page http://{host}:{}/; `monoco open` logs in the browser", running.port));
+        note(&format!(
+            "web page http://{host}:{}/; `monoco open` logs in the browser",
+            running.port
+        ));
     }
 }
 
