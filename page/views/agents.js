@@ -3,14 +3,13 @@
 import { html, useState } from '../html.js';
 import { apiPath, get, post } from '../api.js';
 import { t } from '../language.js';
-import { act, Confirm, Empty, Failure, Foreign, Loading, Time, useLoad } from '../ui.js';
+import { act, Confirm, Empty, Foreign, Pending, Time, useLoad } from '../ui.js';
 
 /** @param {{route: import('../route.js').Route}} _props */
 export default function Agents(_props) {
   const { value, error, reload } = useLoad(() => get(apiPath(['tokens'])), []);
   const [asked, setAsked] = useState('');
-  if (error && !value) return html`<${Failure} error=${error} retry=${reload} />`;
-  if (!value) return html`<${Loading} />`;
+  if (!value) return html`<${Pending} title=${t('view_agents')} error=${error} retry=${reload} />`;
   return html`<section class="view"><h1>${t('view_agents')}</h1>
     ${value.tokens.length === 0
       ? html`<${Empty} title=${t('no_agents')} command="monoco token add NAME --scope read,claim,reply">${t('no_agents_hint')}<//>`

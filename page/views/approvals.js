@@ -6,7 +6,7 @@ import { t, wireText } from '../language.js';
 import { go, link, setFilters } from '../route.js';
 import { useEvents } from '../stream.js';
 import { useKeys } from '../keys.js';
-import { act, Choice, Did, Empty, Failure, Foreign, ForeignText, Loading, notify, Pages, State, Time, useCursor, useLoad } from '../ui.js';
+import { act, Choice, Did, Empty, Failure, Foreign, ForeignText, Loading, notify, Pages, Pending, State, Time, useCursor, useLoad } from '../ui.js';
 
 const PAGE_SIZE = 50;
 const STATES = ['PENDING', 'APPROVED', 'REPLACED', 'REJECTED', 'WITHDRAWN', 'EXPIRED'];
@@ -84,8 +84,7 @@ function ApprovalDetail({ id }) {
   const isPending = value?.state === 'PENDING';
   const approve = () => answer(value, 'approve', {}, t('approved')).then(reload);
   useKeys({ Escape: back, ...(isPending && edited === null ? { a: approve } : {}) });
-  if (error && !value) return html`<${Failure} error=${error} retry=${reload} />`;
-  if (!value) return html`<${Loading} />`;
+  if (!value) return html`<${Pending} title=${t('view_approvals')} error=${error} retry=${reload} />`;
   return html`<article class="view mail">
     <p class="back"><button class="plain" onClick=${back}>← ${t('back')} <kbd>Esc</kbd></button></p>
     <h1><${Foreign}>${value.title ?? t('view_approvals')}<//> <${State} of=${value.state} /></h1>

@@ -5,7 +5,7 @@ import { apiPath, get, post } from '../api.js';
 import { t, wireText } from '../language.js';
 import { link, setFilters } from '../route.js';
 import { useEvents } from '../stream.js';
-import { act, Choice, Confirm, didName, Empty, Failure, Foreign, Id, Loading, notify, State, Time, useLoad } from '../ui.js';
+import { act, Choice, Confirm, didName, Empty, Foreign, Id, notify, Pending, State, Time, useLoad } from '../ui.js';
 
 /** Entries of one group that are shown; actions on a group apply to all of them. */
 const SHOWN_PER_GROUP = 20;
@@ -61,6 +61,7 @@ function Entry({ entry, done }) {
       <button onClick=${() => act(() => perform(entry, 'retry'), t('retried', { n: 1 })).then(done)}>${t('retry')}</button>
       <button onClick=${() => act(() => perform(entry, 'drop'), t('dropped', { n: 1 })).then(done)}>${t('drop')}</button>
     </span>
+    <${Evidence} entry=${entry} />
   </li>`;
 }
 
@@ -78,8 +79,7 @@ export default function Dead({ route }) {
   const { value, error, reload } = useLoad(() => get(apiPath(['dead'])), []);
   const [asked, setAsked] = useState(/** @type {{entries: DeadEntry[], action: 'retry' | 'drop'} | null} */ (null));
   useEvents((events) => events.some((event) => CHANGES.has(event.kind)) && reload());
-  if (error && !value) return html`<${Failure} error=${error} retry=${reload} />`;
-  if (!value) return html`<${Loading} />`;
+  if (!value) return html`<${Pending} title=${t('view_dead')} error=${error} retry=${reload} />`;
   const kind = route.query.get('kind') ?? '';
   const entries = deadEntries(value).filter((entry) => !kind || entry.kind === kind);
   /** @type {Map<string, DeadEntry[]>} */
@@ -111,7 +111,7 @@ export default function Dead({ route }) {
           <button onClick=${() => setAsked({ entries: group, action: 'drop' })}>${t('drop_all', { n: group.length })}</button>
         </span></header>
       ${group[0].state === 'UNCERTAIN' && html`<p class="warning">${t('uncertain_hint')}</p>`}
-      <ul class="rows">${group.slice(0, SHOWN_PER_GROUP).map((entry) => html`<${Entry} key=${entry.kind + entry.id + entry.workspace} entry=${entry} done=${reload} /><${Evidence} entry=${entry} />`)}</ul>
+      <ul class="rows">${group.slice(0, SHOWN_PER_GROUP).map((entry) => html`<${Entry} key=${entry.kind + entry.id + entry.workspace} entry=${entry} done=${reload} />`)}</ul>
       ${group.length > SHOWN_PER_GROUP && html`<p class="quiet">${t('and_more', { n: group.length - SHOWN_PER_GROUP })}</p>`}
     </section>`)}
     ${sorted.length > MAX_GROUPS && html`<p class="quiet">${t('more_causes', { n: sorted.length - MAX_GROUPS })}</p>`}

@@ -5,7 +5,7 @@ import { apiPath, courierNow, get, post, put, remove } from '../api.js';
 import { duration, number, t, wireText } from '../language.js';
 import { link, setFilters } from '../route.js';
 import { useEvents } from '../stream.js';
-import { act, Choice, Confirm, Empty, Failure, Foreign, Loading, notify, State, Time, useLoad } from '../ui.js';
+import { act, Choice, Confirm, Empty, Failure, Foreign, notify, Pending, State, Time, useLoad } from '../ui.js';
 
 /** Shortest time between two reads while events arrive. */
 const REFRESH_MS = 3000;
@@ -169,8 +169,7 @@ export default function HealthView({ route }) {
     }, REFRESH_MS);
     return () => clearTimeout(timer);
   }, [isDue, reload]);
-  if (error && !value) return html`<${Failure} error=${error} retry=${reload} />`;
-  if (!value) return html`<${Loading} />`;
+  if (!value) return html`<${Pending} title=${t('view_health')} error=${error} retry=${reload} />`;
   const tunnels = Object.entries(value.adapters).slice(0, 100);
   /** @param {number | null} ms */
   const age = (ms) => (ms === null || ms === undefined ? '–' : duration(ms));

@@ -5,7 +5,7 @@ import { apiPath, get, post } from '../api.js';
 import { duration, number, t, wireText } from '../language.js';
 import { link, setFilters } from '../route.js';
 import { useEvents } from '../stream.js';
-import { act, Choice, Empty, Failure, Foreign, Id, Loading, Pages, State, Time, useLoad } from '../ui.js';
+import { act, Choice, Empty, Failure, Foreign, Id, Pages, Pending, State, Time, useLoad } from '../ui.js';
 
 const PAGE_SIZE = 50;
 const STATES = ['TRASHED', 'DEAD', 'WAITING', 'AWAY', 'MERGED', 'DONE'];
@@ -88,8 +88,7 @@ export default function PipelineView({ route }) {
     pipeline.reload();
     letters.reload();
   });
-  if (pipeline.error) return html`<${Failure} error=${pipeline.error} retry=${pipeline.reload} />`;
-  if (!pipeline.value) return html`<${Loading} />`;
+  if (!pipeline.value) return html`<${Pending} title=${t('view_pipeline')} error=${pipeline.error} retry=${pipeline.reload} />`;
   const { states } = pipeline.value;
   return html`<section class="view">
     <h1>${t('view_pipeline')}</h1>
