@@ -45,11 +45,10 @@ export default function Approvals({ route }) {
 
 /** @param {{state: string, cursor: string}} props */
 function ApprovalList({ state, cursor }) {
-  const { value, error, reload } = useLoad(() => get(apiPath(['approvals'], { state, cursor, limit: PAGE_SIZE })), [state, cursor]);
+  const { value, error, reload } = useLoad(/** @returns {Promise<import('#api').ApprovalPage>} */ () => get(apiPath(['approvals'], { state, cursor, limit: PAGE_SIZE })), [state, cursor]);
   useEvents((events) => events.some((event) => event.kind === 'approval') && reload());
-  /** @type {any[]} */
   const rows = value?.approvals ?? [];
-  /** @param {any} row */
+  /** @param {import('#api').ApprovalView} row */
   const open = (row) => {
     opened = row.id;
     go(link('approvals', row.id));

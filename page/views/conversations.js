@@ -39,11 +39,10 @@ export default function Conversations({ route }) {
 
 /** @param {{owner: string, cursor: string}} props */
 function Sessions({ owner, cursor }) {
-  const { value, error, reload } = useLoad(() => get(apiPath(['sessions'], { owner, cursor, limit: PAGE_SIZE })), [owner, cursor]);
+  const { value, error, reload } = useLoad(/** @returns {Promise<import('#api').SessionPage>} */ () => get(apiPath(['sessions'], { owner, cursor, limit: PAGE_SIZE })), [owner, cursor]);
   useEvents((events) => events.some((event) => CHANGES.has(event.kind)) && reload());
-  /** @type {any[]} */
   const rows = value?.sessions ?? [];
-  /** @param {any} session */
+  /** @param {import('#api').Session} session */
   const open = (session) => {
     opened = session.id;
     go(link('conversations', session.id, { owner }));
@@ -63,7 +62,7 @@ function Sessions({ owner, cursor }) {
 
 /** @param {{id: string, owner: string, cursor: string}} props */
 function Conversation({ id, owner, cursor }) {
-  const { value, error, reload } = useLoad(() => get(apiPath(['sessions', id], { owner, cursor, limit: PAGE_SIZE })), [id, owner, cursor]);
+  const { value, error, reload } = useLoad(/** @returns {Promise<import('#api').SessionEntryPage>} */ () => get(apiPath(['sessions', id], { owner, cursor, limit: PAGE_SIZE })), [id, owner, cursor]);
   useEvents((events) => events.some((event) => CHANGES.has(event.kind)) && reload());
   const back = () => go(link('conversations', '', { owner }));
   useKeys({ Escape: back, r: () => document.getElementById('reply')?.focus() });

@@ -19,20 +19,20 @@ const CHANGES = new Set(['dead', 'uncertain', 'marked', 'claimed', 'completed', 
 
 /**
  * All dead letters in one list.
- * @param {any} dead
+ * @param {import('#api').Dead} dead
  * @returns {DeadEntry[]}
  */
 export function deadEntries(dead) {
   return [
-    ...dead.claims.map((/** @type {any} */ it) => ({ kind: 'claim', id: it.id, workspace: it.workspace, state: it.status, cause: it.reason ?? '', what: it.workspace, at: it.updated_at, attempts: it.attempts })),
-    ...dead.deliveries.map((/** @type {any} */ it) => ({ kind: 'delivery', id: it.record_id, state: it.state, cause: failureText(it.delivery), what: didName(it.delivery?.target ?? ''), at: it.updated_at, tunnel: it.owner, evidence: it.delivery, attempts: it.attempts })),
-    ...dead.letters.map((/** @type {any} */ it) => ({ kind: 'letter', id: it.id, state: it.state, cause: it.failure ?? '', what: [it.subject, it.to?.[0]].filter(Boolean).join(' → '), at: it.updated_at, tunnel: it.tunnel, attempts: it.attempts })),
-    ...dead.drafts.map((/** @type {any} */ it) => ({ kind: 'draft', id: it.id, state: 'DEAD', cause: it.reason ?? '', what: it.provider })),
-    ...(dead.tasks ?? []).map((/** @type {any} */ it) => ({ kind: 'task', id: it.id, state: 'DEAD', cause: it.error ?? '', what: it.subject ?? '', at: it.updated_at, tunnel: it.account, attempts: it.attempts })),
+    ...dead.claims.map((it) => ({ kind: 'claim', id: it.id, workspace: it.workspace, state: it.status, cause: it.reason ?? '', what: it.workspace, at: it.updated_at, attempts: it.attempts })),
+    ...dead.deliveries.map((it) => ({ kind: 'delivery', id: it.record_id, state: it.state, cause: failureText(it.delivery), what: didName(it.delivery?.target ?? ''), at: it.updated_at, tunnel: it.owner, evidence: it.delivery, attempts: it.attempts })),
+    ...dead.letters.map((it) => ({ kind: 'letter', id: it.id, state: it.state, cause: it.failure ?? '', what: [it.subject, it.to?.[0]].filter(Boolean).join(' → '), at: it.updated_at, tunnel: it.tunnel, attempts: it.attempts })),
+    ...dead.drafts.map((it) => ({ kind: 'draft', id: it.id, state: 'DEAD', cause: it.reason ?? '', what: it.provider })),
+    ...(dead.tasks ?? []).map((it) => ({ kind: 'task', id: it.id, state: 'DEAD', cause: it.error ?? '', what: it.subject ?? '', at: it.updated_at, tunnel: it.account, attempts: it.attempts })),
   ];
 }
 
-/** @param {any} delivery */
+/** @param {import('#api').Delivery | null} [delivery] */
 function failureText(delivery) {
   const failure = delivery?.failure;
   return failure ? [failure.error_code, failure.detail].filter(Boolean).join(': ') : '';
@@ -76,7 +76,7 @@ function Evidence({ entry }) {
 
 /** @param {{route: import('../route.js').Route}} props */
 export default function Dead({ route }) {
-  const { value, error, reload } = useLoad(() => get(apiPath(['dead'])), []);
+  const { value, error, reload } = useLoad(/** @returns {Promise<import('#api').Dead>} */ () => get(apiPath(['dead'])), []);
   const [asked, setAsked] = useState(/** @type {{entries: DeadEntry[], action: 'retry' | 'drop'} | null} */ (null));
   useEvents((events) => events.some((event) => CHANGES.has(event.kind)) && reload());
   if (!value) return html`<${Pending} title=${t('view_dead')} error=${error} retry=${reload} />`;

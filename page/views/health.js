@@ -116,7 +116,7 @@ function Figures({ span }) {
     </div>`}</section>`;
 }
 
-/** @param {{name: string, tunnel: any, done: () => void}} props */
+/** @param {{name: string, tunnel: import('#api').AdapterHealth, done: () => void}} props */
 function Tunnel({ name, tunnel, done }) {
   const isPaused = tunnel.status === 'paused';
   const pause = () => act(() => post(apiPath(['tunnels', name, isPaused ? 'resume' : 'pause'])), t(isPaused ? 'resumed' : 'paused')).then(done);
@@ -132,10 +132,9 @@ function Tunnel({ name, tunnel, done }) {
 
 /** Stops all deliveries, and starts them again. */
 function Halt() {
-  const { value, reload } = useLoad(() => get(apiPath(['halts'])), []);
+  const { value, reload } = useLoad(/** @returns {Promise<import('#api').HaltList>} */ () => get(apiPath(['halts'])), []);
   const [isAsked, setAsked] = useState(false);
   useEvents((events) => events.some((event) => event.kind === 'halted') && reload());
-  /** @type {any[]} */
   const halts = value?.halts ?? [];
   const isHalted = halts.some((it) => it.scope === 'all');
   const halt = () => act(async () => {
@@ -158,7 +157,7 @@ function Halt() {
 /** @param {{route: import('../route.js').Route}} props */
 export default function HealthView({ route }) {
   const span = route.query.get('span') ?? '60';
-  const { value, error, reload } = useLoad(() => get('/health'), []);
+  const { value, error, reload } = useLoad(/** @returns {Promise<import('#api').HealthView>} */ () => get('/health'), []);
   const [isDue, setDue] = useState(false);
   useEvents(() => setDue(true));
   useEffect(() => {
@@ -171,7 +170,7 @@ export default function HealthView({ route }) {
   }, [isDue, reload]);
   if (!value) return html`<${Pending} title=${t('view_health')} error=${error} retry=${reload} />`;
   const tunnels = Object.entries(value.adapters).slice(0, 100);
-  /** @param {number | null} ms */
+  /** @param {number | null} [ms] */
   const age = (ms) => (ms === null || ms === undefined ? '–' : duration(ms));
   return html`<section class="view">
     <h1>${t('view_health')} <${State} of=${value.status} /></h1>

@@ -322,12 +322,20 @@ fn files_of_the_page_need_no_token_and_are_protected() {
 }
 
 #[test]
-fn type_check_of_the_page_finds_nothing() {
+fn page_uses_the_api_as_the_api_document_describes_it() {
     let packages = root().join("target/reference-npm/node_modules");
     let compiler = packages.join("typescript/bin/tsc");
     assert!(compiler.exists(), "TypeScript is missing: {compiler:?}; run ./test once");
-    let mut command = Command::new("node");
-    command.arg(compiler).arg("--project").arg(root().join("page/tsconfig.json"));
-    let ran = command.output().unwrap();
-    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stdout));
+    let types = root().join("target/page-types");
+    std::fs::create_dir_all(&types).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page/api_types.mjs");
+    let run = |command: &mut Command| {
+        let ran = command.output().unwrap();
+        let printed = [ran.stdout, ran.stderr].concat();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&printed));
+    };
+    let document = root().join("docs/openapi.json");
+    run(Command::new("node").args([script, document, types.join("api.d.ts")]));
+    let project = root().join("page/tsconfig.json");
+    run(Command::new("node").arg(compiler).arg("--project").arg(project));
 }
