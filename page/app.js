@@ -14,6 +14,7 @@ const VIEWS = {
   inbox: () => import('./views/inbox.js'),
   mail: () => import('./views/mail.js'),
   conversations: () => import('./views/conversations.js'),
+  approvals: () => import('./views/approvals.js'),
   dead: () => import('./views/dead.js'),
   pipeline: () => import('./views/pipeline.js'),
   trace: () => import('./views/trace.js'),
@@ -22,10 +23,10 @@ const VIEWS = {
 };
 
 /** Views in the navigation; a Mail is opened from a list. */
-const NAVIGATION = /** @type {const} */ (['inbox', 'conversations', 'dead', 'pipeline', 'trace', 'health', 'agents']);
+const NAVIGATION = /** @type {const} */ (['inbox', 'conversations', 'approvals', 'dead', 'pipeline', 'trace', 'health', 'agents']);
 
 /** Events after which the numbers in the navigation may have changed. */
-const COUNTED = new Set(['dead', 'uncertain', 'completed', 'marked', 'verdict', 'claimed', 'lease_ended', 'email_task', 'moved']);
+const COUNTED = new Set(['approval', 'dead', 'uncertain', 'completed', 'marked', 'verdict', 'claimed', 'lease_ended', 'email_task', 'moved']);
 
 /** Shortest time between two updates of the numbers. */
 const COUNT_INTERVAL_MS = 2000;
@@ -83,7 +84,7 @@ function useCounts() {
     let isShown = true;
     const timer = setTimeout(async () => {
       const health = await get('/health').catch(() => null);
-      if (health?.dead && isShown) setCounts({ dead: health.dead.total });
+      if (health?.dead && isShown) setCounts({ dead: health.dead.total, approvals: health.pending_approvals ?? 0 });
     }, due === 0 ? 0 : COUNT_INTERVAL_MS);
     return () => {
       isShown = false;

@@ -7,7 +7,7 @@ import { useEffect, useRef } from './html.js';
 
 /** All kinds of events; a test compares them with the courier's. */
 export const EVENT_KINDS = ['received', 'merged', 'claimed', 'renewed', 'read', 'completed', 'moved',
-  'expired', 'restored', 'dispatched', 'posted', 'edited', 'recalled', 'notice', 'duplicate',
+  'expired', 'restored', 'dispatched', 'posted', 'approval', 'halted', 'edited', 'recalled', 'notice', 'duplicate',
   'blocked', 'dropped', 'taken', 'marked', 'lease_ended', 'sending', 'part_sent', 'postponed',
   'sent', 'failed', 'uncertain', 'dead', 'receipt', 'changed', 'erased', 'damaged', 'letter',
   'verdict', 'email_task'];

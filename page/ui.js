@@ -100,6 +100,13 @@ export const Failure = ({ error, retry }) => error && html`<div class="failure" 
 
 export const Loading = () => html`<p class="loading" role="status">${t('loading')}</p>`;
 
+/**
+ * A view before its data is there, or when it cannot be loaded.
+ * @param {{title: string, error: Error | null, retry: () => void}} props
+ */
+export const Pending = ({ title, error, retry }) => html`<section class="view"><h1>${title}</h1>
+  ${error ? html`<${Failure} error=${error} retry=${retry} />` : html`<${Loading} />`}</section>`;
+
 /** @type {(text: string, isError?: boolean) => void} */
 let showNotice = () => {};
 

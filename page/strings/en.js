@@ -90,5 +90,5 @@ export const en = {
   event_received: 'Received', event_merged: 'Merged into a Mail', event_claimed: 'Claimed', event_renewed: 'Renewed', event_read: 'Read', event_completed: 'Done', event_moved: 'File moved',
   event_expired: 'Expired', event_dispatched: 'Dispatched', event_posted: 'Accepted for sending', event_sending: 'Attempt', event_sent: 'Sent', event_failed: 'Failed',
   event_uncertain: 'Uncertain', event_dead: 'Dead letter', event_verdict: 'Verdict', event_letter: 'Letter accepted', event_marked: 'State changed', event_duplicate: 'Duplicate', event_blocked: 'Blocked',
-  event_dropped: 'Dropped', event_taken: 'Leased', event_lease_ended: 'Lease expired', event_edited: 'Edited', event_recalled: 'Recalled', event_erased: 'Erased', event_postponed: 'Postponed',
+  event_dropped: 'Dropped', event_taken: 'Leased', event_lease_ended: 'Lease expired', event_edited: 'Edited', event_recalled: 'Recalled', event_erased: 'Erased', event_postponed: 'Postponed', event_approval: 'Approval', event_halted: 'Halt',
 };

@@ -78,5 +78,5 @@ export const zh = {
   event_received: '接收', event_merged: '合并为 Mail', event_claimed: '领取', event_renewed: '续期', event_read: '阅读', event_completed: '完成', event_moved: '文件移动',
   event_expired: '过期', event_dispatched: '分发', event_posted: '接受发送', event_sending: '尝试', event_sent: '发送', event_failed: '失败',
   event_uncertain: '不确定', event_dead: '死信', event_verdict: '判定', event_letter: '接受信件', event_marked: '状态更改', event_duplicate: '重复', event_blocked: '屏蔽',
-  event_dropped: '丢弃', event_taken: '租用', event_lease_ended: '租约到期', event_edited: '编辑', event_recalled: '撤回', event_erased: '擦除', event_postponed: '推迟',
+  event_dropped: '丢弃', event_taken: '租用', event_lease_ended: '租约到期', event_edited: '编辑', event_recalled: '撤回', event_erased: '擦除', event_postponed: '推迟', event_approval: '审批', event_halted: '停止',
 };

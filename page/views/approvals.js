@@ -6,7 +6,7 @@ import { t, wireText } from '../language.js';
 import { go, link, setFilters } from '../route.js';
 import { useEvents } from '../stream.js';
 import { useKeys } from '../keys.js';
-import { act, Choice, Did, Empty, Failure, Foreign, ForeignText, Loading, notify, Pages, State, Time, useCursor, useLoad } from '../ui.js';
+import { act, Choice, Did, Empty, Failure, Foreign, ForeignText, Loading, notify, Pages, Pending, State, Time, useCursor, useLoad } from '../ui.js';
 
 const PAGE_SIZE = 50;
 const STATES = ['PENDING', 'APPROVED', 'REPLACED', 'REJECTED', 'WITHDRAWN', 'EXPIRED'];
@@ -45,11 +45,10 @@ export default function Approvals({ route }) {
 
 /** @param {{state: string, cursor: string}} props */
 function ApprovalList({ state, cursor }) {
-  const { value, error, reload } = useLoad(() => get(apiPath(['approvals'], { state, cursor, limit: PAGE_SIZE })), [state, cursor]);
-  useEvents(() => reload());
-  /** @type {any[]} */
+  const { value, error, reload } = useLoad(/** @returns {Promise<import('#api').ApprovalPage>} */ () => get(apiPath(['approvals'], { state, cursor, limit: PAGE_SIZE })), [state, cursor]);
+  useEvents((events) => events.some((event) => event.kind === 'approval') && reload());
   const rows = value?.approvals ?? [];
-  /** @param {any} row */
+  /** @param {import('#api').ApprovalView} row */
   const open = (row) => {
     opened = row.id;
     go(link('approvals', row.id));
@@ -84,8 +83,7 @@ function ApprovalDetail({ id }) {
   const isPending = value?.state === 'PENDING';
   const approve = () => answer(value, 'approve', {}, t('approved')).then(reload);
   useKeys({ Escape: back, ...(isPending && edited === null ? { a: approve } : {}) });
-  if (error && !value) return html`<${Failure} error=${error} retry=${reload} />`;
-  if (!value) return html`<${Loading} />`;
+  if (!value) return html`<${Pending} title=${t('view_approvals')} error=${error} retry=${reload} />`;
   return html`<article class="view mail">
     <p class="back"><button class="plain" onClick=${back}>← ${t('back')} <kbd>Esc</kbd></button></p>
     <h1><${Foreign}>${value.title ?? t('view_approvals')}<//> <${State} of=${value.state} /></h1>
@@ -98,7 +96,7 @@ function ApprovalDetail({ id }) {
     ${value.after_untrusted && html`<p class="warning">${t('after_untrusted')}</p>`}
     ${value.answered_by && html`<p><${Foreign}>${t('answered_by', { name: value.answered_by })}<//> <${Time} at=${value.answered_at} /> <${Foreign}>${value.reason ?? ''}<//></p>`}
     ${edited === null
-      ? html`<div class="messages"><li><${ForeignText} text=${value.text ?? t('erased')} /></li></div>`
+      ? html`<ul class="messages"><li><${ForeignText} text=${value.text ?? t('erased')} /></li></ul>`
       : html`<label>${t('edit')}<textarea rows="8" dir="auto" value=${edited} onInput=${(/** @type {any} */ event) => setEdited(event.target.value)}></textarea></label>
         <${Diff} before=${value.text ?? ''} after=${edited} />`}
     ${isPending && html`<div class="actions toolbar">

@@ -6,7 +6,7 @@ import { t } from '../language.js';
 import { go, link, setFilters } from '../route.js';
 import { useEvents } from '../stream.js';
 import { useKeys } from '../keys.js';
-import { Did, didName, Empty, Failure, Foreign, ForeignText, Loading, Pages, State, Time, useCursor, useLoad } from '../ui.js';
+import { Did, didName, Empty, Failure, Foreign, ForeignText, Loading, Pages, Pending, State, Time, useCursor, useLoad } from '../ui.js';
 import { ReplyBox } from './mail.js';
 
 const PAGE_SIZE = 50;
@@ -24,8 +24,7 @@ async function loadOwners() {
 /** @param {{route: import('../route.js').Route}} props */
 export default function Conversations({ route }) {
   const owners = useLoad(loadOwners, []);
-  if (owners.error) return html`<${Failure} error=${owners.error} retry=${owners.reload} />`;
-  if (!owners.value) return html`<${Loading} />`;
+  if (!owners.value) return html`<${Pending} title=${t('view_conversations')} error=${owners.error} retry=${owners.reload} />`;
   const owner = route.query.get('owner') || owners.value[0];
   if (!owner) return html`<section class="view"><h1>${t('view_conversations')}</h1><${Empty} title=${t('no_conversations')} command="monoco sim">${t('no_conversations_hint')}<//></section>`;
   if (route.id) return html`<${Conversation} id=${route.id} owner=${owner} cursor=${route.query.get('cursor') ?? ''} />`;
@@ -40,11 +39,10 @@ export default function Conversations({ route }) {
 
 /** @param {{owner: string, cursor: string}} props */
 function Sessions({ owner, cursor }) {
-  const { value, error, reload } = useLoad(() => get(apiPath(['sessions'], { owner, cursor, limit: PAGE_SIZE })), [owner, cursor]);
+  const { value, error, reload } = useLoad(/** @returns {Promise<import('#api').SessionPage>} */ () => get(apiPath(['sessions'], { owner, cursor, limit: PAGE_SIZE })), [owner, cursor]);
   useEvents((events) => events.some((event) => CHANGES.has(event.kind)) && reload());
-  /** @type {any[]} */
   const rows = value?.sessions ?? [];
-  /** @param {any} session */
+  /** @param {import('#api').Session} session */
   const open = (session) => {
     opened = session.id;
     go(link('conversations', session.id, { owner }));
@@ -64,12 +62,11 @@ function Sessions({ owner, cursor }) {
 
 /** @param {{id: string, owner: string, cursor: string}} props */
 function Conversation({ id, owner, cursor }) {
-  const { value, error, reload } = useLoad(() => get(apiPath(['sessions', id], { owner, cursor, limit: PAGE_SIZE })), [id, owner, cursor]);
+  const { value, error, reload } = useLoad(/** @returns {Promise<import('#api').SessionEntryPage>} */ () => get(apiPath(['sessions', id], { owner, cursor, limit: PAGE_SIZE })), [id, owner, cursor]);
   useEvents((events) => events.some((event) => CHANGES.has(event.kind)) && reload());
   const back = () => go(link('conversations', '', { owner }));
   useKeys({ Escape: back, r: () => document.getElementById('reply')?.focus() });
-  if (error) return html`<${Failure} error=${error} retry=${reload} />`;
-  if (!value) return html`<${Loading} />`;
+  if (!value) return html`<${Pending} title=${t('view_conversations')} error=${error} retry=${reload} />`;
   const lines = [...value.lines].reverse();
   /** @param {string} text @param {string} key */
   const send = (text, key) => post(apiPath(['post_send']), { idempotency_key: key,

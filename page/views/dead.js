@@ -5,7 +5,7 @@ import { apiPath, get, post } from '../api.js';
 import { t, wireText } from '../language.js';
 import { link, setFilters } from '../route.js';
 import { useEvents } from '../stream.js';
-import { act, Choice, Confirm, didName, Empty, Failure, Foreign, Id, Loading, notify, State, Time, useLoad } from '../ui.js';
+import { act, Choice, Confirm, didName, Empty, Foreign, Id, notify, Pending, State, Time, useLoad } from '../ui.js';
 
 /** Entries of one group that are shown; actions on a group apply to all of them. */
 const SHOWN_PER_GROUP = 20;
@@ -19,20 +19,20 @@ const CHANGES = new Set(['dead', 'uncertain', 'marked', 'claimed', 'completed', 
 
 /**
  * All dead letters in one list.
- * @param {any} dead
+ * @param {import('#api').Dead} dead
  * @returns {DeadEntry[]}
  */
 export function deadEntries(dead) {
   return [
-    ...dead.claims.map((/** @type {any} */ it) => ({ kind: 'claim', id: it.id, workspace: it.workspace, state: it.status, cause: it.reason ?? '', what: it.workspace, at: it.updated_at, attempts: it.attempts })),
-    ...dead.deliveries.map((/** @type {any} */ it) => ({ kind: 'delivery', id: it.record_id, state: it.state, cause: failureText(it.delivery), what: didName(it.delivery?.target ?? ''), at: it.updated_at, tunnel: it.owner, evidence: it.delivery, attempts: it.attempts })),
-    ...dead.letters.map((/** @type {any} */ it) => ({ kind: 'letter', id: it.id, state: it.state, cause: it.failure ?? '', what: [it.subject, it.to?.[0]].filter(Boolean).join(' → '), at: it.updated_at, tunnel: it.tunnel, attempts: it.attempts })),
-    ...dead.drafts.map((/** @type {any} */ it) => ({ kind: 'draft', id: it.id, state: 'DEAD', cause: it.reason ?? '', what: it.provider })),
-    ...(dead.tasks ?? []).map((/** @type {any} */ it) => ({ kind: 'task', id: it.id, state: 'DEAD', cause: it.error ?? '', what: it.subject ?? '', at: it.updated_at, tunnel: it.account, attempts: it.attempts })),
+    ...dead.claims.map((it) => ({ kind: 'claim', id: it.id, workspace: it.workspace, state: it.status, cause: it.reason ?? '', what: it.workspace, at: it.updated_at, attempts: it.attempts })),
+    ...dead.deliveries.map((it) => ({ kind: 'delivery', id: it.record_id, state: it.state, cause: failureText(it.delivery), what: didName(it.delivery?.target ?? ''), at: it.updated_at, tunnel: it.owner, evidence: it.delivery, attempts: it.attempts })),
+    ...dead.letters.map((it) => ({ kind: 'letter', id: it.id, state: it.state, cause: it.failure ?? '', what: [it.subject, it.to?.[0]].filter(Boolean).join(' → '), at: it.updated_at, tunnel: it.tunnel, attempts: it.attempts })),
+    ...dead.drafts.map((it) => ({ kind: 'draft', id: it.id, state: 'DEAD', cause: it.reason ?? '', what: it.provider })),
+    ...(dead.tasks ?? []).map((it) => ({ kind: 'task', id: it.id, state: 'DEAD', cause: it.error ?? '', what: it.subject ?? '', at: it.updated_at, tunnel: it.account, attempts: it.attempts })),
   ];
 }
 
-/** @param {any} delivery */
+/** @param {import('#api').Delivery | null} [delivery] */
 function failureText(delivery) {
   const failure = delivery?.failure;
   return failure ? [failure.error_code, failure.detail].filter(Boolean).join(': ') : '';
@@ -61,6 +61,7 @@ function Entry({ entry, done }) {
       <button onClick=${() => act(() => perform(entry, 'retry'), t('retried', { n: 1 })).then(done)}>${t('retry')}</button>
       <button onClick=${() => act(() => perform(entry, 'drop'), t('dropped', { n: 1 })).then(done)}>${t('drop')}</button>
     </span>
+    <${Evidence} entry=${entry} />
   </li>`;
 }
 
@@ -75,11 +76,10 @@ function Evidence({ entry }) {
 
 /** @param {{route: import('../route.js').Route}} props */
 export default function Dead({ route }) {
-  const { value, error, reload } = useLoad(() => get(apiPath(['dead'])), []);
+  const { value, error, reload } = useLoad(/** @returns {Promise<import('#api').Dead>} */ () => get(apiPath(['dead'])), []);
   const [asked, setAsked] = useState(/** @type {{entries: DeadEntry[], action: 'retry' | 'drop'} | null} */ (null));
   useEvents((events) => events.some((event) => CHANGES.has(event.kind)) && reload());
-  if (error && !value) return html`<${Failure} error=${error} retry=${reload} />`;
-  if (!value) return html`<${Loading} />`;
+  if (!value) return html`<${Pending} title=${t('view_dead')} error=${error} retry=${reload} />`;
   const kind = route.query.get('kind') ?? '';
   const entries = deadEntries(value).filter((entry) => !kind || entry.kind === kind);
   /** @type {Map<string, DeadEntry[]>} */
@@ -111,7 +111,7 @@ export default function Dead({ route }) {
           <button onClick=${() => setAsked({ entries: group, action: 'drop' })}>${t('drop_all', { n: group.length })}</button>
         </span></header>
       ${group[0].state === 'UNCERTAIN' && html`<p class="warning">${t('uncertain_hint')}</p>`}
-      <ul class="rows">${group.slice(0, SHOWN_PER_GROUP).map((entry) => html`<${Entry} key=${entry.kind + entry.id + entry.workspace} entry=${entry} done=${reload} /><${Evidence} entry=${entry} />`)}</ul>
+      <ul class="rows">${group.slice(0, SHOWN_PER_GROUP).map((entry) => html`<${Entry} key=${entry.kind + entry.id + entry.workspace} entry=${entry} done=${reload} />`)}</ul>
       ${group.length > SHOWN_PER_GROUP && html`<p class="quiet">${t('and_more', { n: group.length - SHOWN_PER_GROUP })}</p>`}
     </section>`)}
     ${sorted.length > MAX_GROUPS && html`<p class="quiet">${t('more_causes', { n: sorted.length - MAX_GROUPS })}</p>`}

@@ -1,11 +1,11 @@
 // Health: tunnels, what waits, figures per minute as plots with a table, halt and resume.
 
 import { html, useEffect, useRef, useState } from '../html.js';
-import { apiPath, courierNow, get, post } from '../api.js';
+import { apiPath, courierNow, get, post, put, remove } from '../api.js';
 import { duration, number, t, wireText } from '../language.js';
 import { link, setFilters } from '../route.js';
 import { useEvents } from '../stream.js';
-import { act, Choice, Empty, Failure, Foreign, Loading, State, Time, useLoad } from '../ui.js';
+import { act, Choice, Confirm, Empty, Failure, Foreign, notify, Pending, State, Time, useLoad } from '../ui.js';
 
 /** Shortest time between two reads while events arrive. */
 const REFRESH_MS = 3000;
@@ -116,7 +116,7 @@ function Figures({ span }) {
     </div>`}</section>`;
 }
 
-/** @param {{name: string, tunnel: any, done: () => void}} props */
+/** @param {{name: string, tunnel: import('#api').AdapterHealth, done: () => void}} props */
 function Tunnel({ name, tunnel, done }) {
   const isPaused = tunnel.status === 'paused';
   const pause = () => act(() => post(apiPath(['tunnels', name, isPaused ? 'resume' : 'pause'])), t(isPaused ? 'resumed' : 'paused')).then(done);
@@ -130,10 +130,34 @@ function Tunnel({ name, tunnel, done }) {
     <td><span class="actions"><button onClick=${test} aria-label=${`${t('test')} ${name}`}>${t('test')}</button> <button onClick=${pause} aria-label=${`${t(isPaused ? 'resume' : 'pause')} ${name}`}>${t(isPaused ? 'resume' : 'pause')}</button></span></td></tr>`;
 }
 
+/** Stops all deliveries, and starts them again. */
+function Halt() {
+  const { value, reload } = useLoad(/** @returns {Promise<import('#api').HaltList>} */ () => get(apiPath(['halts'])), []);
+  const [isAsked, setAsked] = useState(false);
+  useEvents((events) => events.some((event) => event.kind === 'halted') && reload());
+  const halts = value?.halts ?? [];
+  const isHalted = halts.some((it) => it.scope === 'all');
+  const halt = () => act(async () => {
+    const { sending } = await put(apiPath(['halts', 'all']));
+    notify(t('halt_done', { n: sending }));
+  }).then(reload);
+  /** @param {string} scope */
+  const resume = (scope) => act(async () => {
+    const { waiting } = await remove(apiPath(['halts', scope]));
+    notify(t('halt_resumed', { n: waiting }));
+  }).then(reload);
+  return html`<section>
+    ${halts.slice(0, 20).map((it) => html`<p class="warning split" key=${it.scope}><span>${t('halted')}: <${Foreign}>${it.scope}<//> · <${Foreign}>${it.by}<//> <${Time} at=${it.at} /></span>
+      <button onClick=${() => resume(it.scope)} aria-label=${`${t('resume')} ${it.scope}`}>${t('resume')}</button></p>`)}
+    ${value && !isHalted && html`<p><button onClick=${() => setAsked(true)}>${t('halt')}</button></p>`}
+    ${isAsked && html`<${Confirm} title=${t('halt')} confirm=${t('halt')} onConfirm=${halt} onClose=${() => setAsked(false)}><p>${t('halt_hint')}</p><//>`}
+  </section>`;
+}
+
 /** @param {{route: import('../route.js').Route}} props */
 export default function HealthView({ route }) {
   const span = route.query.get('span') ?? '60';
-  const { value, error, reload } = useLoad(() => get('/health'), []);
+  const { value, error, reload } = useLoad(/** @returns {Promise<import('#api').HealthView>} */ () => get('/health'), []);
   const [isDue, setDue] = useState(false);
   useEvents(() => setDue(true));
   useEffect(() => {
@@ -144,10 +168,9 @@ export default function HealthView({ route }) {
     }, REFRESH_MS);
     return () => clearTimeout(timer);
   }, [isDue, reload]);
-  if (error && !value) return html`<${Failure} error=${error} retry=${reload} />`;
-  if (!value) return html`<${Loading} />`;
+  if (!value) return html`<${Pending} title=${t('view_health')} error=${error} retry=${reload} />`;
   const tunnels = Object.entries(value.adapters).slice(0, 100);
-  /** @param {number | null} ms */
+  /** @param {number | null} [ms] */
   const age = (ms) => (ms === null || ms === undefined ? '–' : duration(ms));
   return html`<section class="view">
     <h1>${t('view_health')} <${State} of=${value.status} /></h1>
@@ -166,6 +189,7 @@ export default function HealthView({ route }) {
           <tbody>${tunnels.map(([name, tunnel]) => html`<${Tunnel} key=${name} name=${name} tunnel=${tunnel} done=${reload} />`)}</tbody></table></div>`}
     </section>
     <${Figures} key=${span} span=${span} />
+    <${Halt} />
     <section><h2>${t('courier')}</h2><dl class="details">
       <dt>${t('version')}</dt><dd>${value.version}</dd>
       <dt>${t('storage')}</dt><dd><${State} of=${value.storage.status} /></dd>

@@ -18,25 +18,20 @@ const CLAIM_EVENTS = new Set(['claimed', 'renewed', 'completed', 'failed', 'leas
 /** The row that was opened last: the cursor returns to it. */
 let opened = '';
 
-/** @param {any[]} people */
+/** @param {import('#api').Participant[]} people */
 const names = (people) => people.map((person) => person.name || person.id).join(', ');
 
+/** @typedef {import('#api').Mail} Mail */
+
 /**
- * Mails and their claims in the chosen workspace.
+ * Mails with their claims in the chosen workspace.
  * @param {URLSearchParams} query
+ * @returns {Promise<import('#api').Mails>}
  */
-async function loadMails(query) {
-  const workspace = query.get('workspace') || 'shared';
-  const page = await get(apiPath(['messages'], {
-    workspace, status: query.get('status'), provider: query.get('provider'), since: query.get('since'),
-    q: query.get('q'), cursor: query.get('cursor'), limit: PAGE_SIZE,
-  }));
-  const ids = page.messages.filter((/** @type {any} */ mail) => mail.status !== 'NEW').map((/** @type {any} */ mail) => mail.id);
-  const { claims } = ids.length > 0 ? await post(apiPath(['messages', 'status']), { ids, workspace }) : { claims: [] };
-  const byMail = new Map(claims.map((/** @type {any} */ claim) => [claim.id, claim]));
-  for (const mail of page.messages) mail.claim = byMail.get(mail.id);
-  return page;
-}
+const loadMails = (query) => get(apiPath(['messages'], {
+  workspace: query.get('workspace') || 'shared', status: query.get('status'), provider: query.get('provider'),
+  since: query.get('since'), q: query.get('q'), cursor: query.get('cursor'), limit: PAGE_SIZE,
+}));
 
 /** Messages of strangers that wait in REQUEST_BOX of any owner. */
 async function loadRequests() {
@@ -133,14 +128,14 @@ const withoutHeadings = (preview) => preview.replace(/\*\*[^*]{1,200}\*\* · \d{
   // The last heading may be cut.
   .replace(/\s*\*\*[^*]{1,200}\*\* · [\d: -]{0,19}…?$/, '…');
 
-/** @param {{mail: any}} props */
+/** @param {{mail: Mail}} props */
 function Claim({ mail }) {
   const { claim, status } = mail;
   return html`<span class="claim"><${State} of=${status} />
     ${claim?.agent_id && html`<${Foreign} class="holder">${claim.agent_id}<//>`}</span>`;
 }
 
-/** @param {{mail: any, selected: boolean, current: boolean, onFocus: () => void, onSelect: () => void, open: () => void}} props */
+/** @param {{mail: Mail, selected: boolean, current: boolean, onFocus: () => void, onSelect: () => void, open: () => void}} props */
 function Row({ mail, selected, current, onFocus, onSelect, open }) {
   const { session, participants } = mail;
   return html`<li class="row ${mail.status !== 'NEW' ? 'seen' : ''} ${current ? 'current' : ''}" data-id=${mail.id} tabindex="0"
@@ -171,7 +166,7 @@ function Mails({ query }) {
   const workspace = query.get('workspace') || 'shared';
   const cursor = query.get('cursor') ?? '';
   const { value, error, reload } = useLoad(() => loadMails(query), [query.toString()]);
-  const [shown, setShown] = useState(/** @type {any} */ (null));
+  const [shown, setShown] = useState(/** @type {import('#api').Mails | null} */ (null));
   const [fresh, setFresh] = useState(/** @type {string[]} */ ([]));
   const [selected, setSelected] = useState(/** @type {string[]} */ ([]));
   useEffect(() => {
@@ -179,20 +174,20 @@ function Mails({ query }) {
     setFresh([]);
   }, [value]);
   const rows = shown?.messages ?? [];
-  /** @param {any} mail */
+  /** @param {Mail} mail */
   const open = (mail) => {
     opened = mail.id;
     go(link('mail', mail.id, { workspace: query.get('workspace') ?? '' }));
   };
-  /** @param {any[]} mails @param {(mail: any) => Promise<unknown>} step @param {string} done */
+  /** @param {Mail[]} mails @param {(mail: Mail) => Promise<unknown>} step @param {string} done */
   const each = async (mails, step, done) => {
     for (const mail of mails) if (!(await act(() => step(mail), done))) break;
     setSelected([]);
     refresh();
   };
-  /** The selected Mails, or the one with the cursor. @param {any} row */
-  const targets = (row) => (selected.length > 0 ? rows.filter((/** @type {any} */ mail) => selected.includes(mail.id)) : [row]);
-  /** @param {any} mail */
+  /** The selected Mails, or the one with the cursor. @param {Mail} [row] */
+  const targets = (row) => (selected.length > 0 || !row ? rows.filter((mail) => selected.includes(mail.id)) : [row]);
+  /** @param {Mail} mail */
   const toggle = (mail) => setSelected((ids) => (ids.includes(mail.id) ? ids.filter((id) => id !== mail.id) : [...ids, mail.id]));
   const { current, setCurrent, list } = useCursor({
     rows, idOf: (mail) => mail.id, open, start: opened,
@@ -211,17 +206,17 @@ function Mails({ query }) {
   const refresh = async () => {
     const next = await loadMails(query).catch(() => null);
     if (!next) return;
-    const byId = new Map(next.messages.map((/** @type {any} */ mail) => [mail.id, mail]));
+    const byId = new Map(next.messages.map((mail) => [mail.id, mail]));
     // A row that the filter excludes now keeps its place until the list is loaded again.
-    const gone = rows.filter((/** @type {any} */ mail) => !byId.has(mail.id)).map((/** @type {any} */ mail) => mail.id);
+    const gone = rows.filter((mail) => !byId.has(mail.id)).map((mail) => mail.id);
     const claims = gone.length > 0 ? (await post(apiPath(['messages', 'status']), { ids: gone, workspace }).catch(() => ({ claims: [] }))).claims : [];
     const claimOf = new Map(claims.map((/** @type {any} */ claim) => [claim.id, claim]));
-    setShown((/** @type {any} */ old) => old && { ...old, messages: old.messages.map((/** @type {any} */ mail) => {
+    setShown((old) => old && { ...old, messages: old.messages.map((mail) => {
       const claim = /** @type {any} */ (claimOf.get(mail.id));
       return byId.get(mail.id) ?? (claim ? { ...mail, claim, status: claim.status } : mail);
     }) });
-    setFresh(next.messages.map((/** @type {any} */ mail) => mail.id).filter((/** @type {string} */ id) =>
-      !rows.some((/** @type {any} */ mail) => mail.id === id)));
+    setFresh(next.messages.map((mail) => mail.id).filter((id) =>
+      !rows.some((mail) => mail.id === id)));
   };
   // Nothing is under the cursor or the pointer: then new rows may appear at once.
   const mayInsert = () => !current && selected.length === 0 && scrollY < 40 && !list.current?.matches(':hover');
@@ -240,15 +235,15 @@ function Mails({ query }) {
       ${fresh.length > 0 && html`<button class="fresh" onClick=${reload}>${t('new_rows', { n: fresh.length })}</button>`}
       ${selected.length > 0 && html`<div class="selection" role="group" aria-label=${t('selected', { n: selected.length })}>
         <span>${t('selected', { n: selected.length })}</span>
-        <button onClick=${() => each(targets(null), (mail) => claimMail(mail.id, workspace), t('claimed'))}>${t('claim')}</button>
-        <button onClick=${() => each(targets(null), (mail) => finishMail(mail, workspace), t('completed'))}>${t('done')}</button>
+        <button onClick=${() => each(targets(), (mail) => claimMail(mail.id, workspace), t('claimed'))}>${t('claim')}</button>
+        <button onClick=${() => each(targets(), (mail) => finishMail(mail, workspace), t('completed'))}>${t('done')}</button>
         <button onClick=${() => setSelected([])}>${t('cancel')}</button>
       </div>`}
     </div>
     ${rows.length === 0
       ? html`<${NoMails} isFiltered=${isFiltered} />`
       : html`<ul class="rows mails" ref=${list} aria-label=${t('view_inbox')}>
-        ${rows.map((/** @type {any} */ mail) => html`<${Row} key=${mail.id} mail=${mail} current=${mail.id === current}
+        ${rows.map((mail) => html`<${Row} key=${mail.id} mail=${mail} current=${mail.id === current}
           selected=${selected.includes(mail.id)} onFocus=${() => setCurrent(mail.id)} onSelect=${() => toggle(mail)} open=${() => open(mail)} />`)}
       </ul>`}
     <${Pages} cursor=${cursor} next=${shown.next_cursor} onMove=${(/** @type {string} */ next) => setFilters({ cursor: next })} />`;

@@ -7,7 +7,7 @@ import { go, link, setFilters } from '../route.js';
 import { useEvents } from '../stream.js';
 import { useKeys } from '../keys.js';
 import { AGENT, claimMail, failClaim, finishMail, newKey, renewClaim } from '../claims.js';
-import { act, Choice, Did, didName, Empty, Failure, Foreign, ForeignText, Id, Loading, State, Time, useLoad } from '../ui.js';
+import { act, Choice, Did, didName, Empty, Failure, Foreign, ForeignText, Id, Pending, State, Time, useLoad } from '../ui.js';
 
 /** Messages of a Mail that are shown at once; a Mail can have 10,000. */
 const MESSAGES_AT_ONCE = 50;
@@ -177,10 +177,10 @@ export default function Mail({ route }) {
     } } : {}),
   });
   if (error && !mail) {
-    return html`<section class="view">${/** @type {any} */ (error).status === 404
+    return html`<section class="view"><h1>${t('view_mail')}</h1>${/** @type {any} */ (error).status === 404
       ? html`<${Empty} title=${t('no_mail')}>${t('no_mail_hint')}<//>` : html`<${Failure} error=${error} retry=${reload} />`}</section>`;
   }
-  if (!mail) return html`<${Loading} />`;
+  if (!mail) return html`<${Pending} title=${t('view_mail')} error=${null} retry=${reload} />`;
   const data = mail.msg?.content?.machine?.data ?? {};
   const text = mail.msg?.content?.content ?? '';
   const target = data.mail?.answer_to;

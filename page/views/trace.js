@@ -18,15 +18,15 @@ const BAD = new Set(['dead', 'failed', 'uncertain', 'blocked', 'dropped', 'damag
 
 /**
  * Events and verdicts in the order of time.
- * @param {any} trace
+ * @param {import('#api').TraceView} trace
  */
 function steps(trace) {
-  const messages = trace.messages.map((/** @type {any} */ it) => ({ at: it.received_at, kind: 'received', text: it.from?.name || it.from?.id || '', id: it.id }));
-  const verdicts = trace.letters.flatMap((/** @type {any} */ letter) => letter.verdicts.map((/** @type {any} */ it) => (
-    { at: it.at ?? letter.updated_at, kind: 'verdict', text: `${it.worker}: ${it.result}${it.note ? `, ${it.note}` : ''}`, id: letter.id })));
-  const events = trace.events.filter((/** @type {any} */ it) => it.kind !== 'verdict' && it.kind !== 'received').map((/** @type {any} */ it) => (
-    { at: it.at, kind: it.kind, text: detailText(it.detail), id: it.record_id, seq: it.seq, owner: it.owner }));
-  return [...messages, ...verdicts, ...events].sort((a, b) => Date.parse(a.at) - Date.parse(b.at) || (a.seq ?? 0) - (b.seq ?? 0));
+  const messages = trace.messages.map((it) => ({ at: it.received_at, kind: 'received', text: it.from?.name || it.from?.id || '', id: it.id, seq: 0 }));
+  const verdicts = trace.letters.flatMap((letter) => letter.verdicts.map((it) => (
+    { at: it.at ?? letter.updated_at, kind: 'verdict', text: `${it.worker}: ${it.result}${it.note ? `, ${it.note}` : ''}`, id: letter.id, seq: 0 })));
+  const events = trace.events.filter((it) => it.kind !== 'verdict' && it.kind !== 'received').map((it) => (
+    { at: it.at, kind: it.kind, text: detailText(it.detail), id: it.record_id, seq: it.seq }));
+  return [...messages, ...verdicts, ...events].sort((a, b) => Date.parse(a.at) - Date.parse(b.at) || a.seq - b.seq);
 }
 
 /** @param {any} detail */
@@ -36,7 +36,7 @@ function detailText(detail) {
     `${name} ${typeof value === 'string' ? value : JSON.stringify(value)}`).join(' · ');
 }
 
-/** @param {{trace: any}} props */
+/** @param {{trace: import('#api').TraceView}} props */
 function Timeline({ trace }) {
   const all = steps(trace);
   const shown = all.slice(0, MAX_STEPS);
@@ -55,7 +55,7 @@ function Timeline({ trace }) {
 export default function TraceView({ route }) {
   const { id } = route;
   const [text, setText] = useState(id);
-  const { value, error, reload } = useLoad(async () => (id ? get(apiPath(['trace', id])) : null), [id]);
+  const { value, error, reload } = useLoad(/** @returns {Promise<import('#api').TraceView | null>} */ async () => (id ? get(apiPath(['trace', id])) : null), [id]);
   useEvents((events) => value && events.some((event) => event.msg_id === value.msg_id) && reload());
   useKeys({ Escape: () => history.back() });
   return html`<section class="view">
@@ -75,9 +75,9 @@ export default function TraceView({ route }) {
     ${value && html`<div>
       <p class="facts"><${Id} id=${value.msg_id ?? id} length=${40} />
         ${value.mail && html`<a href=${link('mail', value.mail.id)}>${t('open_mail')}</a>`}
-        ${value.claims.slice(0, 10).map((/** @type {any} */ claim) => html`<span key=${claim.workspace}><${Foreign}>${claim.workspace}<//> <${State} of=${claim.status} /></span>`)}</p>
+        ${value.claims.slice(0, 10).map((claim) => html`<span key=${claim.workspace}><${Foreign}>${claim.workspace}<//> <${State} of=${claim.status} /></span>`)}</p>
       ${value.erased_at && html`<p class="warning">${t('erased')} <${Time} at=${value.erased_at} /></p>`}
-      ${value.deliveries.length > 0 && html`<section><h2>${t('deliveries')}</h2><ul class="rows">${value.deliveries.slice(0, 40).map((/** @type {any} */ it) => html`<li class="row plain" key=${it.record_id}>
+      ${value.deliveries.length > 0 && html`<section><h2>${t('deliveries')}</h2><ul class="rows">${value.deliveries.slice(0, 40).map((it) => html`<li class="row plain" key=${it.record_id}>
         <${State} of=${it.state} /><span class="who"><${Did} did=${it.delivery?.target} /></span><span class="what">${t('attempts', { n: it.attempts })} ${it.delivery?.external_msg_id && html`<code>${it.delivery.external_msg_id}</code>`}</span>
         <span class="when"><${Time} at=${it.updated_at} /></span></li>`)}</ul></section>`}
       <h2>${t('timeline')}</h2>

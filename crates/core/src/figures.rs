@@ -21,7 +21,7 @@ const MINUTE_MS: i64 = 60_000;
 /// What one counter counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FigureKey {
-    /// Minutes since 1970.
+    /// Minutes since the start of 1970.
     pub minute: i64,
     pub kind: EventKind,
     /// Id of the tunnel; empty when the event has none.
@@ -42,7 +42,7 @@ pub fn minute_of(at: Timestamp) -> i64 {
     at.ms().div_euclid(MINUTE_MS)
 }
 
-/// The begin of a minute.
+/// The start of a minute.
 pub fn time_of(minute: i64) -> Timestamp {
     Timestamp::from_ms(minute.saturating_mul(MINUTE_MS))
 }

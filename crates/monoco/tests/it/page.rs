@@ -251,6 +251,30 @@ fn other_servers_get_no_cookie_and_a_code_works_once() {
 }
 
 #[test]
+fn of_two_browsers_that_answer_an_approval_one_is_told_who_was_first() {
+    let courier = courier("courier:\n  adapters:\n    news: { provider: stub }\n");
+    let added = courier.cli(&["token", "add", "codex", "--scope", "read,send", "--json"]).ok();
+    let secret =
+        serde_json::from_str::<Value>(&added).unwrap()["secret"].as_str().unwrap().to_owned();
+    let msg = json!({"from": "did:monoco:codex", "to": ["did:msgtunnel:ann.user.news"],
+                     "kind": "chat", "content": {"content": "May I send this?"}});
+    let headers = [
+        ("Host", courier.address.to_string()),
+        ("Authorization", format!("Bearer {secret}")),
+        ("Content-Type", "application/json".to_owned()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value));
+    let body = json!({"msg": msg}).to_string();
+    let sent = raw(courier.address, "POST", "/api/v1/post_send", &headers, body.as_bytes());
+    let held = sent.unwrap().ok();
+    let id = held["approval"]["id"].as_str().unwrap_or_else(|| panic!("{held:#}")).to_owned();
+    Browser::start(&courier, "approvals", &[&link(&courier), &id]).passed();
+    let approval = courier.get(&format!("/api/v1/approvals/{id}")).ok();
+    assert_eq!(approval["state"], "APPROVED");
+    courier.until("/health", |health| health["adapters"]["news"]["sent"] == 1);
+}
+
+#[test]
 fn list_of_many_mails_has_few_rows() {
     let courier = courier(&config(0));
     for number in 0..250 {
@@ -298,12 +322,20 @@ fn files_of_the_page_need_no_token_and_are_protected() {
 }
 
 #[test]
-fn type_check_of_the_page_finds_nothing() {
+fn page_uses_the_api_as_the_api_document_describes_it() {
     let packages = root().join("target/reference-npm/node_modules");
     let compiler = packages.join("typescript/bin/tsc");
     assert!(compiler.exists(), "TypeScript is missing: {compiler:?}; run ./test once");
-    let mut command = Command::new("node");
-    command.arg(compiler).arg("--project").arg(root().join("page/tsconfig.json"));
-    let ran = command.output().unwrap();
-    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stdout));
+    let types = root().join("target/page-types");
+    std::fs::create_dir_all(&types).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page/api_types.mjs");
+    let run = |command: &mut Command| {
+        let ran = command.output().unwrap();
+        let printed = [ran.stdout, ran.stderr].concat();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&printed));
+    };
+    let document = root().join("docs/openapi.json");
+    run(Command::new("node").args([script, document, types.join("api.d.ts")]));
+    let project = root().join("page/tsconfig.json");
+    run(Command::new("node").arg(compiler).arg("--project").arg(project));
 }

@@ -189,6 +189,27 @@ const scenarios = {
     print({ requests: seen.length });
   },
 
+  /** Two browsers answer one approval: one wins, the other is told who. */
+  async approvals() {
+    const [secondLink, id] = args;
+    const { page } = await logIn();
+    const context = await browser.newContext({ locale: 'en-US' });
+    const late = await newPage(context);
+    // The second browser does not hear that the first one has answered.
+    await late.route('**/api/v1/events**', (route) => (route.request().headers().accept === 'text/event-stream' ? route.abort() : route.continue()));
+    await late.goto(secondLink);
+    await late.getByRole('heading', { name: 'Inbox' }).waitFor();
+    for (const it of [page, late]) {
+      await it.goto(`${origin}/#/approvals/${id}`);
+      await it.getByRole('button', { name: 'Reject' }).waitFor();
+    }
+    await page.keyboard.press('a');
+    await page.locator('h1 .badge', { hasText: 'Approved' }).waitFor();
+    await late.getByRole('button', { name: 'Reject' }).click();
+    await late.getByText('Already answered by owner: Approved').waitFor();
+    print({ answered: true });
+  },
+
   /** A list with many Mails has few elements. */
   async many() {
     const { page } = await logIn();

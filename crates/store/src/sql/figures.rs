@@ -22,7 +22,7 @@ const ADD: &str = "
 ";
 
 const LIST: &str = "
-    SELECT (minute / ?2) * ?2 AS start, kind, tunnel, worker, SUM(count)
+    SELECT (minute / ?2) * ?2 AS start, kind, tunnel, worker, CAST(SUM(count) AS BIGINT)
       FROM figures
      WHERE minute >= ?1
      GROUP BY start, kind, tunnel, worker
@@ -79,12 +79,7 @@ impl FigureStore for SqlStore {
         step_minutes: i64,
         limit: usize,
     ) -> StoreResult<Vec<Figure>> {
-        let from = minute_of(since);
-        let page = params_of(from, step_minutes, limit);
+        let page = [minute_of(since), step_minutes.max(1), rows::limit(limit)];
         self.read(move |db| rows::list(db, LIST, page, read)).await
     }
-}
-
-fn params_of(from: i64, step: i64, limit: usize) -> [i64; 3] {
-    [from, step.max(1), rows::limit(limit)]
 }
