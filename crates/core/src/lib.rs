@@ -27,6 +27,7 @@
 //! * [`routing`]: which boxes an inbound message goes to.
 //! * [`session`]: conversations of one owner.
 //! * [`short_id`]: ids that are given in part.
+//! * [`search`]: tokens, queries and snippets of the full-text search.
 //! * [`event`]: the log of events.
 //! * [`erasure`]: what happens to a message when its author's text is erased.
 //! * [`tunnel_health`]: status and last errors of a tunnel.
@@ -65,6 +66,7 @@ pub mod record;
 pub mod retention;
 pub mod retry;
 pub mod routing;
+pub mod search;
 pub mod session;
 pub mod short_id;
 #[cfg(test)]
