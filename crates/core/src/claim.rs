@@ -338,6 +338,14 @@ impl MailLocation {
 }
 
 impl ClaimStateData {
+    /// The lease of a claim; `None` when no agent holds it.
+    pub fn lease(&self) -> Option<&Lease> {
+        match self {
+            Self::Claimed(lease) => Some(lease),
+            Self::New { .. } | Self::Completed | Self::Deadletter { .. } => None,
+        }
+    }
+
     /// The state without its data.
     pub const fn name(&self) -> ClaimState {
         match self {

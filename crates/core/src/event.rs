@@ -21,6 +21,8 @@ pub enum EventKind {
     Claimed,
     /// An agent renewed its claim.
     Renewed,
+    /// An agent with a token of its own read a Mail for the first time.
+    Read,
     /// A workspace completed a Mail.
     Completed,
     /// The file of a Mail moved to another directory.
@@ -97,7 +99,7 @@ pub struct Event {
 }
 
 variant_names! { EventKind:
-    Received = "received", Merged = "merged", Claimed = "claimed", Renewed = "renewed",
+    Received = "received", Merged = "merged", Claimed = "claimed", Renewed = "renewed", Read = "read",
     Completed = "completed", Moved = "moved", Expired = "expired", Restored = "restored",
     Dispatched = "dispatched", Posted = "posted",
     Edited = "edited", Recalled = "recalled", Notice = "notice",

@@ -28,6 +28,7 @@
 //! * [`session`]: conversations of one owner.
 //! * [`short_id`]: ids that are given in part.
 //! * [`search`]: tokens, queries and snippets of the full-text search.
+//! * [`token`]: tokens of agents, their scopes, and what a token allows.
 //! * [`event`]: the log of events.
 //! * [`erasure`]: what happens to a message when its author's text is erased.
 //! * [`tunnel_health`]: status and last errors of a tunnel.
@@ -73,6 +74,7 @@ pub mod short_id;
 mod state_tables;
 pub mod tag;
 pub mod time;
+pub mod token;
 pub mod tunnel_health;
 pub mod unsafe_text;
 pub mod yaml;

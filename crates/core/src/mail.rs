@@ -32,7 +32,7 @@ use sha2::{Digest, Sha256};
 use crate::did::{Did, TunnelId};
 use crate::hex;
 use crate::inbound::{Artifact, ChatSession, InboundMessage, Participant};
-use crate::names::text_conversions;
+use crate::names::{text_conversions, variant_names};
 use crate::object::ObjId;
 use crate::time::{Timestamp, rfc3339, rfc3339_maybe};
 use crate::unsafe_text::is_unsafe;
@@ -70,6 +70,8 @@ pub enum Trust {
     /// All authors are friends or temporary contacts. The text is still not the owner's.
     Known,
 }
+
+variant_names! { Trust: Untrusted = "untrusted", Known = "known" }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Participants {

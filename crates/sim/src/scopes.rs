@@ -8,12 +8,12 @@ use crate::control::ControlError;
 
 /// The scopes that the bots have. All are granted at the start.
 #[derive(Debug)]
-pub struct ScopeSet {
+pub struct BotScopes {
     known: &'static [&'static str],
     granted: BTreeSet<&'static str>,
 }
 
-impl ScopeSet {
+impl BotScopes {
     pub fn new(known: &'static [&'static str]) -> Self {
         Self { known, granted: known.iter().copied().collect() }
     }
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn scopes_are_removed_and_added_by_name() {
-        let mut scopes = ScopeSet::new(&["a:read", "b:read"]);
+        let mut scopes = BotScopes::new(&["a:read", "b:read"]);
         scopes.change(&json!({"remove": ["a:read"]})).unwrap();
         assert_eq!(scopes.names(), ["b:read"]);
         assert!(scopes.allows(&["a:read", "b:read"]) && !scopes.allows(&["a:read"]));

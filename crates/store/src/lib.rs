@@ -18,6 +18,7 @@
 //! * [`EmailStore`]: watched e-mail accounts, their mails and tasks
 //! * [`ContactStore`]: contacts, groups, blocks and tunnels
 //! * [`SessionStore`]: conversations and read receipts
+//! * [`TokenStore`]: tokens of agents, and the Mails that agents have read
 //! * [`EventStore`]: the event log and the trace of one message
 //! * [`RetentionStore`]: elapsed time, and what is purged by age
 //! * [`ErasureStore`]: erases what one person wrote
@@ -58,6 +59,7 @@ mod retention;
 mod sessions;
 pub mod sqlite;
 mod status;
+mod tokens;
 
 pub use blobs::BlobReader;
 pub use claims::{ClaimStore, ClaimUpdate};
@@ -89,6 +91,7 @@ pub use records::{
 pub use retention::RetentionStore;
 pub use sessions::{SessionEntry, SessionStore, SessionSummary};
 pub use status::{StatusStore, StoreCounts, StoreHealth};
+pub use tokens::TokenStore;
 
 /// Result of a store operation.
 pub type StoreResult<T> = Result<T, StoreError>;
@@ -98,6 +101,9 @@ pub type StoreResult<T> = Result<T, StoreError>;
 pub enum StoreError {
     #[error("there is no {what} {key}")]
     Missing { what: &'static str, key: String },
+    /// The name is used already.
+    #[error("there is already a {what} {key}; revoke it first or choose another name")]
+    Exists { what: &'static str, key: String },
     /// The text was erased on request; ids that refer to it stay valid.
     #[error("{key} was erased at {}{}", .at.rfc3339(), superseded(.by.as_ref()))]
     Erased {
@@ -211,6 +217,7 @@ pub trait Store:
     + EmailStore
     + ContactStore
     + SessionStore
+    + TokenStore
     + EventStore
     + RetentionStore
     + ErasureStore

@@ -24,9 +24,9 @@ use serde::{Deserialize, Serialize};
 use super::CliContext;
 use super::failure::{CliError, CliExit};
 use super::output::{self, Column, ToCell, note};
-use crate::clock::wall_now;
-use crate::config::{self, ADAPTERS_DIR, ConfigSource};
-use crate::home::Home;
+use monoco_courier::clock::wall_now;
+use monoco_courier::config::{self, ADAPTERS_DIR, ConfigSource};
+use monoco_courier::home::Home;
 
 /// Version of the layout of a backup.
 pub const BACKUP_VERSION: u32 = 1;

@@ -11,14 +11,16 @@ use super::failure::{CliError, CliExit};
 use super::message::{MessageArgs, MessageSummary};
 use super::output::{self, Column, OutputFormat, ToCell, escape_line, escape_lines, note, print};
 use super::{CliContext, for_each_id};
-use crate::api::views::boxes::{BoxPage, LeasedEntryView, RecordPage, RecordView};
-use crate::api::views::messages::{DispatchResponse, SendResponse};
-use crate::api::views::sessions::{ReceiptList, ReceiptView, SessionEntryPage, SessionPage};
-use crate::api::views::tunnels::TunnelList;
 use columns::{
     BOX_COLUMNS, RECEIPT_COLUMNS, RECORD_FIELDS, SESSION_COLUMNS, SESSION_ENTRY_COLUMNS,
     TUNNEL_COLUMNS, record_columns,
 };
+use monoco_courier::api::views::boxes::{BoxPage, LeasedEntryView, RecordPage, RecordView};
+use monoco_courier::api::views::messages::{DispatchResponse, SendResponse};
+use monoco_courier::api::views::sessions::{
+    ReceiptList, ReceiptView, SessionEntryPage, SessionPage,
+};
+use monoco_courier::api::views::tunnels::TunnelList;
 
 mod columns;
 

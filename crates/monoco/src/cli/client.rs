@@ -18,10 +18,10 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use super::failure::{CliError, CliExit};
-use crate::api::error::ApiErrorView;
-use crate::api::server;
-use crate::api::views::health::HealthView;
-use crate::home::{CourierInfo, CourierState, Home};
+use monoco_courier::api::error::ApiErrorView;
+use monoco_courier::api::server;
+use monoco_courier::api::views::health::HealthView;
+use monoco_courier::home::{CourierInfo, CourierState, Home};
 
 /// How long a command waits for the response beyond the limit of the courier, which answers or
 /// fails before.

@@ -8,7 +8,7 @@ use super::center::PageArgs;
 use super::client::{Client, query, segment};
 use super::failure::{CliError, CliExit};
 use super::output::{self, Column, OutputFormat, ToCell};
-use crate::api::views::contacts::{
+use monoco_courier::api::views::contacts::{
     BindingView, ContactPage, ContactView, DidList, GroupPage, GroupView,
 };
 

@@ -12,10 +12,10 @@ use super::client::{Client, segment};
 use super::failure::{CliError, CliExit};
 use super::mailbox::read_ids;
 use super::output::{self, Column, OutputFormat, ToCell, escape_line, print};
-use crate::api::views::boxes::RecordView;
-use crate::api::views::email::EmailTaskView;
-use crate::api::views::letters::LetterView;
-use crate::api::views::mails::{DeadDraftView, DeadView};
+use monoco_courier::api::views::boxes::RecordView;
+use monoco_courier::api::views::email::EmailTaskView;
+use monoco_courier::api::views::letters::LetterView;
+use monoco_courier::api::views::mails::{DeadDraftView, DeadView};
 use monoco_mailbox::claim_info::ClaimInfo;
 
 #[derive(Debug, clap::Subcommand)]

@@ -24,8 +24,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::failure::{CliError, CliExit};
 use super::output::{self, escape_line, note, print};
-use crate::clock::wall_now;
-use crate::home::{CourierInfo, Home};
+use monoco_courier::clock::wall_now;
+use monoco_courier::home::{CourierInfo, Home};
 
 /// How long one step of the demo may take.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);

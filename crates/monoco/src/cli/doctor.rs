@@ -6,8 +6,8 @@ use serde_json::json;
 use super::CliContext;
 use super::failure::{CliError, CliExit};
 use super::output::{self, Column, OutputFormat, ToCell, escape_line, print};
-use crate::config::ConfigSource;
-use crate::home::Home;
+use monoco_courier::config::ConfigSource;
+use monoco_courier::home::Home;
 
 mod files;
 mod health;

@@ -8,7 +8,7 @@ use super::CliContext;
 use super::client::query;
 use super::failure::CliError;
 use super::output::{self, Column, OutputFormat, ToCell, escape_line, note};
-use crate::api::views::events::{EventPage, EventView};
+use monoco_courier::api::views::events::{EventPage, EventView};
 
 /// Delay before a broken event stream is opened again.
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);

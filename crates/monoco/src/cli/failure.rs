@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::process::ExitCode;
 
-use crate::home::HomeError;
-use crate::serve::StartError;
+use monoco_courier::home::HomeError;
+use monoco_courier::serve::StartError;
 
 /// Exit codes of commands. Scripts depend on the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

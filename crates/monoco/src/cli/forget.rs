@@ -8,8 +8,8 @@ use super::CliContext;
 use super::contact::did_of;
 use super::failure::{CliError, CliExit};
 use super::output::{self, Column, ToCell, escape_line, note};
-use crate::api::FORGET_PATH;
-use crate::api::views::forget::ForgetView;
+use monoco_courier::api::FORGET_PATH;
+use monoco_courier::api::views::forget::ForgetView;
 
 #[derive(Debug, clap::Args)]
 pub struct ForgetArgs {

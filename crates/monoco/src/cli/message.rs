@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::client::{Client, segment};
 use super::contact::{did_of, maybe_did_of};
 use super::failure::{CliError, CliExit};
-use crate::api::views::trace::TraceView;
+use monoco_courier::api::views::trace::TraceView;
 
 #[derive(Debug, clap::Args)]
 pub struct MessageArgs {
@@ -63,7 +63,7 @@ impl MessageArgs {
         for target in &self.to {
             to.push(did_of(client, target).await?);
         }
-        let now = crate::clock::Clock::default().now();
+        let now = monoco_courier::clock::Clock::default().now();
         let mut msg = json!({
             "from": maybe_did_of(client, self.from).await?,
             "source": maybe_did_of(client, self.source).await?,

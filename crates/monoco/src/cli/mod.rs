@@ -10,9 +10,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use serde_json::json;
 
-use crate::home::Home;
 use client::Client;
 use failure::{CliError, CliExit};
+use monoco_courier::home::Home;
 use output::OutputFormat;
 
 mod backup;
@@ -109,7 +109,7 @@ enum CliCommand {
     Events(events::EventsArgs),
     /// Show the history of one message, found by any of its ids
     Trace(trace::TraceArgs),
-    /// Print or replace the token for API requests
+    /// Print or replace the owner's token, and manage the tokens of agents
     #[command(subcommand)]
     Token(token::TokenCommand),
     /// Check the installation and print what to fix

@@ -18,8 +18,8 @@ use super::backup::{
 };
 use super::failure::{CliError, CliExit};
 use super::output::note;
-use crate::clock::wall_now;
-use crate::home::Home;
+use monoco_courier::clock::wall_now;
+use monoco_courier::home::Home;
 
 /// Mails after the backup had numbers, which workspaces have seen. New Mails get numbers above
 /// these many.

@@ -6,10 +6,10 @@ use super::message::MessageSummary;
 use super::output::{self, Column, OutputFormat, ToCell, print};
 use super::pipeline::verdict_line;
 use super::{CliContext, for_each_id};
-use crate::api::views::boxes::RecordView;
-use crate::api::views::events::EventView;
-use crate::api::views::letters::LetterView;
-use crate::api::views::trace::{MergedMessageView, TraceView};
+use monoco_courier::api::views::boxes::RecordView;
+use monoco_courier::api::views::events::EventView;
+use monoco_courier::api::views::letters::LetterView;
+use monoco_courier::api::views::trace::{MergedMessageView, TraceView};
 use monoco_mailbox::claim_info::ClaimInfo;
 
 #[derive(Debug, clap::Args)]

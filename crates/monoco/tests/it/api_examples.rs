@@ -406,6 +406,9 @@ fn courier(on: &mut Recorder) {
     on.call("POST", "/api/v1/mailbox/rebuild");
     on.get("/health");
     on.record("GET", "/metrics", &Body::None, " | grep ^monoco_dispatches");
+    on.courier.cli(&["token", "add", "codex", "--scope", "read,claim,reply"]).ok();
+    on.get("/api/v1/tokens");
+    on.call("POST", "/api/v1/tokens/codex/revoke");
     on.post("/api/v1/forget", json!({"did": "did:web:joe", "dry_run": true}));
 }
 

@@ -13,7 +13,8 @@ fn docs_api_md_matches_openapi_json_and_the_examples() {
     let mut text = String::from(
         "# HTTP API\n\nGenerated from `/api/openapi.json`, which a running courier serves. \
          Loopback only; every\nroute but `/health` needs `Authorization: Bearer` with the token \
-         that `monoco token show`\nprints. Errors are JSON `{code, message, …}`: `code` is \
+         that `monoco token show`\nprints, or with the token of an agent that has one of the scopes of the route \
+         (see [agents.md](agents.md)).\nErrors are JSON `{code, message, …}`: `code` is \
          for programs and stable, `message` is for\npeople.\n\n\
          A test calls every route with the commands of the examples, after \
          `TOKEN=$(monoco token show)`,\nand records the answers. Ids, times and durations are \
@@ -27,6 +28,7 @@ fn docs_api_md_matches_openapi_json_and_the_examples() {
             if let Some(more) = operation["description"].as_str() {
                 text.push_str(&format!("{more}\n"));
             }
+            text.push_str(&scopes(operation));
             for parameter in operation["parameters"].as_array().into_iter().flatten() {
                 let words = parameter["description"].as_str().unwrap_or("").trim();
                 let place = parameter["in"].as_str().unwrap();
@@ -56,6 +58,17 @@ fn docs_api_md_matches_openapi_json_and_the_examples() {
         }
     }
     check("docs/api.md", &text);
+}
+
+/// Says which scope the token of an agent needs.
+fn scopes(operation: &Value) -> String {
+    let needed = operation["security"].as_array().into_iter().flatten();
+    let needed: Vec<_> = needed.filter_map(|one| one["token"][0].as_str()).collect();
+    match needed[..] {
+        [] => "\nNeeds no token.\n".to_owned(),
+        ["owner"] => "\nNeeds the owner's token.\n".to_owned(),
+        _ => format!("\nScope: `{}`.\n", needed.join("` or `")),
+    }
 }
 
 /// Writes a request and its answer as blocks.

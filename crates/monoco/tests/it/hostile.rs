@@ -369,6 +369,12 @@ const COMMANDS: &[&str] = &[
     "courier token",
     "token show",
     "token rotate",
+    "token add agent --scope read",
+    "token add EVIL --scope EVIL --workspace EVIL --as EVIL",
+    "token add bad --scope EVIL",
+    "token list",
+    "token revoke agent",
+    "token revoke EVIL",
 ];
 
 /// Not run here: the first runs until it is stopped, and has a test of its own; the

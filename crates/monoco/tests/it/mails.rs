@@ -130,7 +130,7 @@ fn absurd_claims_are_refused() {
     let (courier, mail) = one_mail();
     let long = "x".repeat(1 << 20);
     for (body, code) in [
-        (json!({}), "wrong_shape"),
+        (json!({}), "bad_field"),
         (json!({"agent_id": ""}), "bad_field"),
         (json!({"agent_id": long}), "bad_field"),
         (json!({"agent_id": "a\u{1b}b"}), "bad_field"),

@@ -39,7 +39,7 @@ mod faults;
 mod files;
 mod forget;
 mod hostile;
-#[path = "../../src/api/json_layout.rs"]
+#[path = "../../../courier/src/api/json_layout.rs"]
 mod json_layout;
 mod kill_points;
 mod lark;
@@ -79,6 +79,7 @@ mod telegram;
 mod telegram_faults;
 mod terminal;
 mod tidy;
+mod tokens;
 mod tour;
 mod translations;
 mod try_worker;

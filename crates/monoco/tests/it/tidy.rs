@@ -191,7 +191,8 @@ fn crates_depend_only_on_what_their_role_allows() {
         ("store", &["axum", "hyper", "monoco-adapters", "monoco-mailbox", "monoco-mime"]),
         ("adapters", &["monoco-store", "monoco-mailbox", "rusqlite", "axum"]),
         ("mailbox", &["monoco-store", "monoco-adapters", "axum", "hyper", "rusqlite"]),
-        ("monoco", &["rusqlite"]),
+        ("courier", &["clap", "monoco-sim", "rusqlite"]),
+        ("monoco", &["axum", "rusqlite"]),
     ] {
         for dependency in dependencies(name) {
             let is_forbidden = |name: &&str| match *name {

@@ -23,7 +23,7 @@ use crate::http::{SimRequest, SimResponse};
 use crate::locked::Locked;
 use crate::provider::{EventFrame, FrameMeaning, PushRequest, SimProvider};
 use crate::recent_map::RecentMap;
-use crate::scopes::ScopeSet;
+use crate::scopes::BotScopes;
 use crate::settings::SimSettings;
 use crate::store::{SimChat, SimChatKind, SimUser};
 use crate::world::World;
@@ -90,7 +90,7 @@ struct UuidSend {
 struct LarkState {
     /// Valid tokens, at most two per app.
     tokens: Vec<TenantToken>,
-    scopes: ScopeSet,
+    scopes: BotScopes,
     /// Sends by app and `uuid`.
     uuids: RecentMap<UuidSend>,
     /// How long a `uuid` is remembered.
@@ -136,7 +136,7 @@ impl LarkSim {
         Self {
             state: Locked::new(LarkState {
                 tokens: Vec::new(),
-                scopes: ScopeSet::new(SCOPES),
+                scopes: BotScopes::new(SCOPES),
                 uuids: RecentMap::default(),
                 uuid_ttl_ms: 3_600_000,
                 reactions: RecentMap::default(),

@@ -21,7 +21,7 @@ use crate::http::{SimRequest, SimResponse};
 use crate::locked::Locked;
 use crate::provider::{EventFrame, FrameMeaning, PushRequest, SimProvider};
 use crate::random::{random_hex, random_uuid};
-use crate::scopes::ScopeSet;
+use crate::scopes::BotScopes;
 use crate::settings::SimSettings;
 use crate::signature::slack_signature;
 use crate::store::{SimChat, SimChatKind, SimUser};
@@ -67,7 +67,7 @@ pub struct SlackSim {
 
 /// State that only Slack has.
 struct SlackState {
-    scopes: ScopeSet,
+    scopes: BotScopes,
     /// Error that every call with a token gets, for instance `token_expired`.
     token_error: Option<String>,
     uploads: HashMap<String, OpenUpload>,
@@ -97,7 +97,7 @@ impl SlackSim {
     pub fn new(apps: usize) -> Self {
         debug_assert!(apps > 0, "an emulator has at least one app");
         let state = SlackState {
-            scopes: ScopeSet::new(SCOPES),
+            scopes: BotScopes::new(SCOPES),
             token_error: None,
             uploads: HashMap::new(),
             shares: HashMap::new(),

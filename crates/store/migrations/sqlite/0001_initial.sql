@@ -580,3 +580,30 @@ CREATE TABLE secrets (
     name      TEXT    NOT NULL PRIMARY KEY,
     value     BLOB    NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- Tokens of agents. The secrets are not stored.
+CREATE TABLE agent_tokens (
+    name         TEXT    NOT NULL PRIMARY KEY, -- name of the agent
+    secret       BLOB    NOT NULL,          -- SHA-256 of the secret
+    scopes       TEXT    NOT NULL,          -- names with commas: read,claim
+    workspace    TEXT    NOT NULL,          -- workspace of all claims of the agent
+    did          TEXT    NOT NULL,          -- author of all messages of the agent
+    created_at   INTEGER NOT NULL,
+    last_used_at INTEGER,                   -- exact to one minute
+    revoked_at   INTEGER                    -- NULL: the token is valid
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX agent_tokens_by_secret ON agent_tokens (secret);
+
+-- Mails that agents have read, until the file of the Mail is purged.
+CREATE TABLE agent_reads (
+    agent     TEXT    NOT NULL,             -- agent_tokens.name
+    mail      INTEGER NOT NULL,             -- mails.seq
+    at        INTEGER NOT NULL,             -- first time that the agent read it
+    trust     TEXT    NOT NULL,             -- of the Mail: untrusted or known
+    tunnel    TEXT    NOT NULL,             -- tunnel of the Mail
+    session   TEXT    NOT NULL,             -- id of its chat
+    answer_to TEXT    NOT NULL,             -- DID of its author or chat
+    PRIMARY KEY (agent, mail)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX agent_reads_by_time ON agent_reads (agent, at);
+CREATE INDEX agent_reads_by_mail ON agent_reads (mail);

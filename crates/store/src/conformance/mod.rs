@@ -61,6 +61,7 @@ pub(crate) mod send;
 pub(crate) mod sessions;
 pub(crate) mod status;
 pub(crate) mod store_model;
+pub(crate) mod tokens;
 
 /// The directory or database in which a backend keeps the store of one test.
 #[async_trait]
@@ -393,6 +394,16 @@ macro_rules! conformance_tests {
             each_reader_of_events_has_a_cursor,
             newest_event_is_published_after_commit,
             trace_lists_records_deliveries_and_events,
+        }
+        crate::conformance::tests_of! { $home, tokens:
+            name_of_a_valid_token_cannot_be_used_again,
+            revoked_token_stays_listed_and_its_name_can_be_used_again,
+            last_use_is_stored_once_a_minute,
+            first_read_of_each_agent_is_recorded,
+            read_of_a_direct_mail_names_trust_and_author,
+            reads_of_purged_and_erased_mails_are_deleted,
+            ;
+            token_is_found_by_the_hash_of_its_secret,
         }
         crate::conformance::tests_of! { $home, status:
             ;

@@ -28,7 +28,9 @@ use super::events::{self, EventSubject};
 use super::letters::erasure as letter_erasure;
 use super::rows::{self, parsed};
 use super::writer::Tx;
-use super::{SqliteStore, claims, contacts, deliveries, email, inbound, mails, objects, records};
+use super::{
+    SqliteStore, claims, contacts, deliveries, email, inbound, mails, objects, records, tokens,
+};
 use crate::{ErasureCounts, ErasureRequest, ErasureStore, StoreError};
 use texts::{InboundText, ObjectText, TextPage, action, is_written_by};
 pub(super) use texts::{TextFiles, TextPositions};
@@ -95,6 +97,7 @@ fn erase_whole(tx: &mut Tx<'_>, object: i64, now: Timestamp) -> Result<(), Store
     rows::execute(tx.db, "UPDATE drafts SET open = 0 WHERE object = ?1", [object])?;
     if let Some(mail) = mails::of_object(tx.db, object)? {
         claims::erase(tx, &mail, now)?;
+        tokens::delete_reads(tx, &mail)?;
         let entry = tombstone_entry(&mail.entry, now);
         mails::replace_entry(tx, mail.seq, &entry, MailLocation::Removed)?;
     }

@@ -65,6 +65,7 @@ mod sessions;
 mod short_ids;
 #[cfg(test)]
 mod tests;
+mod tokens;
 mod writer;
 
 /// Connections that can read at the same time.

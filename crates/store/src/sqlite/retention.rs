@@ -11,7 +11,7 @@ use rusqlite::params;
 use super::damage::Db;
 use super::mails::StoredMail;
 use super::writer::Tx;
-use super::{SqliteStore, events, mails, rows};
+use super::{SqliteStore, events, mails, rows, tokens};
 use crate::{RetentionStore, StoreResult};
 
 // Names of rows in the table `progress`.
@@ -218,6 +218,7 @@ impl RetentionStore for SqliteStore {
                      ORDER BY day, seq LIMIT ?2 OFFSET ?3
                 ";
                 update_mails(tx, sql, day, limit, |tx, mail| {
+                    tokens::delete_reads(tx, mail)?;
                     mails::move_to(tx, mail, MailLocation::Removed, now)
                 })
             })

@@ -1,10 +1,10 @@
 //! Columns of the lists that `monoco center` prints.
 
-use crate::api::views::boxes::{BoxView, RecordView};
-use crate::api::views::sessions::{ReceiptView, SessionEntryView, SessionSummaryView};
-use crate::api::views::tunnels::TunnelView;
 use crate::cli::message::MessageSummary;
 use crate::cli::output::{Column, OutputFormat, ToCell};
+use monoco_courier::api::views::boxes::{BoxView, RecordView};
+use monoco_courier::api::views::sessions::{ReceiptView, SessionEntryView, SessionSummaryView};
+use monoco_courier::api::views::tunnels::TunnelView;
 
 const RECORD_COLUMNS: &[Column<RecordView>] = &[
     ("record", |record| record.record_id.cell()),

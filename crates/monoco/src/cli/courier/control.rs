@@ -9,16 +9,16 @@ use monoco_store::sqlite::SqliteStore;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::api::REBUILD_PATH;
-use crate::api::views::mails::RebuildView;
 use crate::cli::CliContext;
 use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{self, Column, ToCell, note};
-use crate::clock::wall_now;
-use crate::config::ConfigSource;
-use crate::courier::mailbox_check;
-use crate::home::{CourierInfo, Home};
-use crate::serve;
+use monoco_courier::api::REBUILD_PATH;
+use monoco_courier::api::views::mails::RebuildView;
+use monoco_courier::clock::wall_now;
+use monoco_courier::config::ConfigSource;
+use monoco_courier::courier::mailbox_check;
+use monoco_courier::home::{CourierInfo, Home};
+use monoco_courier::serve;
 
 /// How long `stop` waits by default: the courier gives running work 30 s.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(35);

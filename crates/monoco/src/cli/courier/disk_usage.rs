@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::config;
-use crate::home::Home;
+use monoco_courier::config;
+use monoco_courier::home::Home;
 
 /// Most directory entries that are counted. Enough for some seconds of work.
 const MAX_ENTRIES: usize = 500_000;

@@ -18,8 +18,8 @@ use crate::cli::CliContext;
 use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{self, OutputFormat, print};
 use crate::cli::since;
-use crate::clock::wall_now;
-use crate::log;
+use monoco_courier::clock::wall_now;
+use monoco_courier::log;
 
 /// How often `--follow` reads the log.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);

@@ -18,10 +18,10 @@ use crate::cli::client::Client;
 use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{self, OutputFormat, escape_line, note};
 use crate::cli::{CliContext, block_on};
-use crate::config::{ConfigSource, default_owner};
-use crate::home::{CourierInfo, Home, HomeError};
-use crate::log::{self, LogWriter};
-use crate::serve::{self, ServeOptions, StartError};
+use monoco_courier::config::{ConfigSource, default_owner};
+use monoco_courier::home::{CourierInfo, Home, HomeError};
+use monoco_courier::log::{self, LogWriter};
+use monoco_courier::serve::{self, ServeOptions, StartError};
 
 /// How long `start` waits until the courier answers.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -136,14 +136,15 @@ fn foreground(context: &CliContext, config: ConfigSource) -> Result<(), CliError
     let log = LogWriter::stderr();
     log.install();
     let home = context.home.clone();
-    serve(ServeOptions { home, config, log }, |running| {
+    serve::run(ServeOptions { home, config, log }, &|running| {
         print_addresses(&context.home, running);
         note(&format!(
             "try: {} center send --from {} --to did:msgtunnel:ann.user.stub --text hello",
             program(),
             default_owner()
         ));
-    })
+    })?;
+    Ok(())
 }
 
 /// Runs the background process. Output to stderr goes to the log file too.
@@ -154,7 +155,7 @@ fn detached(context: &CliContext, config: ConfigSource) -> Result<(), CliError> 
     let path = context.home.log();
     let log = LogWriter::file(&path).map_err(|error| denied(HomeError::Io { path, error }))?;
     log.install();
-    serve(ServeOptions { home: context.home.clone(), config, log }, |running| {
+    serve::run(ServeOptions { home: context.home.clone(), config, log }, &|running| {
         tracing::info!(
             version = running.version,
             address = %running.address(),
@@ -164,11 +165,6 @@ fn detached(context: &CliContext, config: ConfigSource) -> Result<(), CliError> 
     })?;
     tracing::info!("courier has stopped");
     Ok(())
-}
-
-fn serve(options: ServeOptions, ready: impl FnOnce(&CourierInfo)) -> Result<(), CliError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    Ok(runtime.block_on(serve::run(options, ready))?)
 }
 
 /// Starts the courier as a child process and waits until it answers or ends.

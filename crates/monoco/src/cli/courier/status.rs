@@ -9,13 +9,13 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::disk_usage::DiskUsage;
-use crate::api::views::health::{AdapterHealth, HealthView};
 use crate::cli::CliContext;
 use crate::cli::client::Client;
 use crate::cli::failure::CliError;
 use crate::cli::output::{self, Column, OutputFormat, ToCell, escape_line, print};
-use crate::clock::wall_now;
-use crate::home::CourierState;
+use monoco_courier::api::views::health::{AdapterHealth, HealthView};
+use monoco_courier::clock::wall_now;
+use monoco_courier::home::CourierState;
 
 /// How often `--watch` updates the status.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);

@@ -7,10 +7,10 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::status::clear;
-use crate::api::views::health::AdapterHealth;
 use crate::cli::CliContext;
 use crate::cli::failure::CliError;
 use crate::cli::output::{self, Column, OutputFormat, ToCell, escape_line, note, print};
+use monoco_courier::api::views::health::AdapterHealth;
 
 /// How often `--watch` updates the list.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);

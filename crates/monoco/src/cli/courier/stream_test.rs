@@ -20,8 +20,8 @@ use crate::cli::CliContext;
 use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{self, OutputFormat, escape_line, note, print};
 use crate::cli::tunnel::file::{self, ConfigFileArgs};
-use crate::clock::wall_now;
-use crate::config::parse_duration;
+use monoco_courier::clock::wall_now;
+use monoco_courier::config::parse_duration;
 
 /// How long an adapter may take to close its connections.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);

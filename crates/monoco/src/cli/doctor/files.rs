@@ -12,8 +12,8 @@ use monoco_mailbox::paths::{MAIL_DIRS, MailboxPaths};
 use monoco_store::sqlite;
 
 use super::{DoctorCheck, MAX_DIR_ENTRIES, RESTORE_HINT, lost_mails, store_problems};
-use crate::clock::wall_now;
-use crate::courier::mailbox_check::mail_of;
+use monoco_courier::clock::wall_now;
+use monoco_courier::courier::mailbox_check::mail_of;
 
 /// Age from which a temporary file is a leftover.
 const STALE_AGE: Duration = Duration::from_secs(3600);

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use super::{DoctorCheck, RESTORE_HINT, first_names, lost_mails, store_problems};
-use crate::api::views::health::{AdapterHealth, HealthView, PipelineHealth, StorageHealth};
 use crate::cli::client::Client;
-use crate::home::{CourierInfo, Home};
+use monoco_courier::api::views::health::{
+    AdapterHealth, HealthView, PipelineHealth, StorageHealth,
+};
+use monoco_courier::home::{CourierInfo, Home};
 
 /// How long the courier may take to answer a health request.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::{DoctorCheck, MAX_DIR_ENTRIES};
-use crate::clock::wall_now;
-use crate::config::{Config, ConfigError, ConfigSource, adapter_files};
-use crate::home::Home;
+use monoco_courier::clock::wall_now;
+use monoco_courier::config::{Config, ConfigError, ConfigSource, adapter_files};
+use monoco_courier::home::Home;
 
 /// Largest accepted difference between the clocks of machine and courier, in milliseconds.
 const MAX_DRIFT_MS: i64 = 60_000;

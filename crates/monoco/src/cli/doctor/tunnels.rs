@@ -11,12 +11,12 @@ use serde_json::json;
 
 use super::DoctorCheck;
 use super::health::tunnel_check;
-use crate::api::views::health::{AdapterHealth, HealthView};
-use crate::api::views::tunnels::TunnelTestView;
 use crate::cli::client::{Client, segment};
 use crate::cli::tunnel::file;
-use crate::config::{Config, TunnelConfig};
-use crate::home::Home;
+use monoco_courier::api::views::health::{AdapterHealth, HealthView};
+use monoco_courier::api::views::tunnels::TunnelTestView;
+use monoco_courier::config::{Config, TunnelConfig};
+use monoco_courier::home::Home;
 
 /// How long the test of one tunnel may take.
 const TEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -142,7 +142,9 @@ mod tests {
         };
         let check = |accounts: &[String]| {
             let config = format!("courier: {{ adapters: {{ {} }} }}", accounts.join(", "));
-            let config = Config::parse(&config, &|_| None).unwrap();
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), config).unwrap();
+            let config = Config::load(file.path(), true, &|_| None).unwrap();
             shared_credentials(&config).map(|check| check.detail)
         };
         let (ann, bob) = (account("ann", "a@example.com"), account("bob", "b@example.com"));

@@ -190,7 +190,7 @@ mod tests {
     use monoco_core::config::ConfigFile;
 
     use super::*;
-    use crate::home::Home;
+    use monoco_courier::home::Home;
 
     fn answers(args: &[&str]) -> Answers {
         #[derive(clap::Parser)]

@@ -12,7 +12,7 @@ use super::failure::{CliError, CliExit};
 use super::output::{self, Column, OutputFormat, ToCell, escape_line, note};
 use super::tunnel::file::{ConfigFileArgs, TunnelFile};
 use super::tunnel::{self, show_test};
-use crate::api::views::email::{
+use monoco_courier::api::views::email::{
     DirectoryImportView, DirectoryView, EmailAccountView, EmailAccountsView, EmailTaskPage,
     EmailTaskView, InvalidLineView, PersonView,
 };
@@ -263,7 +263,7 @@ async fn status(context: &CliContext, account: Option<String>) -> Result<(), Cli
     Ok(())
 }
 
-fn round(round: &crate::api::views::email::EmailRoundView) -> String {
+fn round(round: &monoco_courier::api::views::email::EmailRoundView) -> String {
     format!(
         "{} registered, {} forwarded, {} skipped, {} failed, {} left, {} ms",
         round.registered,

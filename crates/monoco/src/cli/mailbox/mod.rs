@@ -10,8 +10,8 @@ use monoco_core::time::Timestamp;
 use super::CliContext;
 use super::failure::{CliError, CliExit};
 use super::output::{self, note};
-use crate::clock::Clock;
-use crate::config;
+use monoco_courier::clock::Clock;
+use monoco_courier::config;
 use monoco_mailbox::inbox::{self, MailSelector};
 use monoco_mailbox::index::IndexReader;
 use monoco_mailbox::paths::MailboxPaths;
@@ -325,7 +325,7 @@ impl From<MailboxError> for CliError {
 mod tests {
     use super::*;
     use crate::cli::output::OutputFormat;
-    use crate::home::Home;
+    use monoco_courier::home::Home;
     use monoco_mailbox::fixture::CourierFixture;
 
     /// A mailbox without a running courier, and a workspace that pulls Mails from Ann.

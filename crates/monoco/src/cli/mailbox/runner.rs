@@ -17,7 +17,7 @@ use super::claim::claim_step;
 use super::read::{author_line, fence, trust_name};
 use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{escape_line, escape_lines, note};
-use crate::supervisor::{Leftovers, supervised};
+use monoco_courier::supervisor::{Leftovers, supervised};
 use monoco_mailbox::child::{self, CommandChild, CommandJob, CommandOutput, SIGNAL_CODE};
 use monoco_mailbox::claim_info::ClaimInfo;
 use monoco_mailbox::workspace::WorkspaceDir;

@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::{MailboxContext, random, read_one_id, send_check};
 use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{self, OutputFormat, escape_line, print};
-use crate::config::ConfigSource;
+use monoco_courier::config::ConfigSource;
 use monoco_mailbox::draft::{self, AttachedFile, DraftStatus, NewDraft};
 
 /// How often `--wait` checks the draft.

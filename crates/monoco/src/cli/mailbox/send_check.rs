@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 
 use super::MailboxContext;
 use super::read::locate;
-use crate::api::views::messages::SendResponse;
-use crate::api::views::tunnels::TunnelList;
 use crate::cli::client::{Client, segment};
 use crate::cli::failure::{CliError, CliExit};
-use crate::config::{ConfigSource, default_owner};
+use monoco_courier::api::views::messages::SendResponse;
+use monoco_courier::api::views::tunnels::TunnelList;
+use monoco_courier::config::{ConfigSource, default_owner};
 use monoco_mailbox::draft::AttachedFile;
 
 /// Checks a draft as the courier will read it.

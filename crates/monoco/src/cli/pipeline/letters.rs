@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 
 use super::verdict_line;
-use crate::api::views::letters::{LetterDetailView, LetterPage, LetterView, VerdictView};
 use crate::cli::client::{query, segment};
 use crate::cli::failure::CliError;
 use crate::cli::mailbox::read_ids;
 use crate::cli::output::{self, Column, OutputFormat, ToCell, escape_lines, print};
 use crate::cli::{CliContext, for_each_id, since};
-use crate::clock::wall_now;
+use monoco_courier::api::views::letters::{LetterDetailView, LetterPage, LetterView, VerdictView};
+use monoco_courier::clock::wall_now;
 
 #[derive(Debug, clap::Args)]
 pub struct LetterListArgs {

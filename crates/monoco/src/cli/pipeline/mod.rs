@@ -2,7 +2,7 @@
 
 use super::CliContext;
 use super::failure::CliError;
-use crate::api::views::letters::VerdictView;
+use monoco_courier::api::views::letters::VerdictView;
 
 mod letters;
 mod post;

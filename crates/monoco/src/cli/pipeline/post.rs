@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use monoco_core::letter::{MAX_DATA, MAX_EXTRA};
 use serde_json::{Value, json};
 
-use crate::api::views::letters::SubmitResultView;
 use crate::cli::CliContext;
 use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{self, Column, OutputFormat, ToCell, escape_line, note, print};
-use crate::pipeline::sendmail::{self, EnvelopeOptions};
+use monoco_courier::api::views::letters::SubmitResultView;
+use monoco_courier::pipeline::sendmail::{self, EnvelopeOptions};
 
 /// Maximum number of input bytes. More than the largest letter, so that the courier reports
 /// which limit is exceeded.

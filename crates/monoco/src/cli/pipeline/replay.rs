@@ -5,11 +5,11 @@ use std::io::{IsTerminal, Write};
 use serde_json::json;
 
 use super::verdict_line;
-use crate::api::views::pipeline::{ReplayDifferenceView, ReplayOutcomeView, ReplayView};
 use crate::cli::failure::CliError;
 use crate::cli::output::{self, OutputFormat, escape_line, print};
 use crate::cli::{CliContext, since};
-use crate::clock::wall_now;
+use monoco_courier::api::views::pipeline::{ReplayDifferenceView, ReplayOutcomeView, ReplayView};
+use monoco_courier::clock::wall_now;
 
 #[derive(Debug, clap::Args)]
 pub struct ReplayArgs {

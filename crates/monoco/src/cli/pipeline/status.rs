@@ -3,11 +3,11 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use crate::api::views::pipeline::{PipelineView, TunnelChainsView, WorkerView};
 use crate::cli::CliContext;
 use crate::cli::failure::CliError;
 use crate::cli::output::{self, Column, OutputFormat, ToCell, escape_line, print};
-use crate::clock::wall_now;
+use monoco_courier::api::views::pipeline::{PipelineView, TunnelChainsView, WorkerView};
+use monoco_courier::clock::wall_now;
 
 /// How often `--watch` updates the status.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);

@@ -9,9 +9,9 @@ use serde_json::{Map, Value, json};
 use crate::cli::CliContext;
 use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{self, Column, OutputFormat, ToCell, escape_lines, print};
-use crate::config::ConfigSource;
-use crate::pipeline::doorman;
-use crate::pipeline::try_worker::{TrialError, TrialOutcome, try_worker};
+use monoco_courier::config::ConfigSource;
+use monoco_courier::pipeline::doorman;
+use monoco_courier::pipeline::try_worker::{TrialError, TrialOutcome, try_worker};
 
 /// Maximum number of input bytes.
 const MAX_INPUT_BYTES: usize = 2 * MAX_DATA + 4 * MAX_EXTRA;

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::prompt::Prompt;
 use crate::cli::failure::CliError;
-use crate::config::environment::ProcessEnvironment;
+use monoco_courier::config::environment::ProcessEnvironment;
 
 /// How to give what is missing.
 const OPTIONS_HINT: &str = "give values with --set KEY=VALUE, and secrets with --secret \

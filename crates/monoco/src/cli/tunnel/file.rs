@@ -15,15 +15,15 @@ use monoco_core::merge::Debounce;
 use monoco_fs::FileOptions;
 
 use super::answers::{SecretDir, TunnelAnswers};
-use crate::api::views::tunnels::TunnelTestView;
 use crate::cli::CliContext;
 use crate::cli::courier::control;
 use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{escape_line, note};
-use crate::config::{
+use monoco_courier::api::views::tunnels::TunnelTestView;
+use monoco_courier::config::{
     ADAPTERS_DIR, ConfigError, ConfigSource, SECRETS_DIR, TunnelConfig, read_tunnel,
 };
-use crate::home::Home;
+use monoco_courier::home::Home;
 
 /// How long a connection test may take.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);

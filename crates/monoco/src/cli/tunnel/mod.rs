@@ -6,8 +6,10 @@ use super::CliContext;
 use super::client::segment;
 use super::failure::{CliError, CliExit};
 use super::output::{self, Column, OutputFormat, ToCell, escape_line, note};
-use crate::api::views::tunnels::{TunnelCheckView, TunnelList, TunnelTestView, TunnelView};
 use file::{ConfigFileArgs, TunnelFile};
+use monoco_courier::api::views::tunnels::{
+    TunnelCheckView, TunnelList, TunnelTestView, TunnelView,
+};
 use test_message::TestMessageArgs;
 
 pub mod add;

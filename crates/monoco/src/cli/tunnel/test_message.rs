@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use monoco_core::did::{Endpoint, EndpointKind, TunnelId};
 use serde_json::json;
 
-use crate::api::views::boxes::RecordView;
-use crate::api::views::messages::SendResponse;
 use crate::cli::CliContext;
 use crate::cli::client::segment;
 use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::note;
-use crate::clock::wall_now;
-use crate::config::default_owner;
+use monoco_courier::api::views::boxes::RecordView;
+use monoco_courier::api::views::messages::SendResponse;
+use monoco_courier::clock::wall_now;
+use monoco_courier::config::default_owner;
 
 /// How long the command waits until the message is sent.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);

@@ -9,16 +9,18 @@ use monoco_core::lease::LeaseDuration;
 use monoco_core::record::{RecordId, RecordKind};
 use monoco_core::retry::Failure;
 use monoco_core::tag::Tag;
-use monoco_store::LeasedEntry;
+use monoco_core::token::{Scope, scope_of_delivery_change};
+use monoco_store::{LeasedEntry, StoreError};
 use serde::Deserialize;
 #[cfg(test)]
 use utoipa::{IntoParams, ToSchema};
 
+use super::caller::Caller;
 use super::error::ApiError;
 use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
 use super::views::boxes::{BoxPage, LeasedEntryView, RecordPage, RecordView};
 use super::views::raw;
-use super::{Api, SharedApi, ids};
+use super::{Api, SharedApi, ids, visibility};
 use crate::center::boxes::{self, BoxEntry};
 use crate::center::lease::{delivery_retry, lease_next};
 
@@ -42,13 +44,16 @@ pub struct BoxesQuery {
 ))]
 pub async fn boxes(
     State(api): State<SharedApi>,
+    caller: Caller,
     QueryParams(BoxesQuery { cursor, limit }): QueryParams<BoxesQuery>,
 ) -> Result<axum::Json<BoxPage>, ApiError> {
     let order = Some("oldest".to_owned());
     let request = PagingQuery { cursor, limit, order }.page_request("boxes")?;
     let page = api.store.boxes(request.clone()).await?;
     let next_cursor = input::next_cursor("boxes", &request, page.next);
-    let boxes = page.entries.into_iter().map(Into::into).collect();
+    // An agent gets pages with fewer entries; `next_cursor` still leads to all of its boxes.
+    let own = page.entries.into_iter().filter(|found| caller.check_box(&found.owner).is_ok());
+    let boxes = own.map(Into::into).collect();
     Ok(axum::Json(BoxPage { boxes, next_cursor }))
 }
 
@@ -85,10 +90,12 @@ pub struct BoxListQuery {
 ))]
 pub async fn list(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
     QueryParams(query): QueryParams<BoxListQuery>,
 ) -> Result<axum::Json<RecordPage>, ApiError> {
     let owner: Did = path.parse("owner")?;
+    caller.check_box(&owner)?;
     let box_kind = path.box_kind()?;
     let BoxListQuery { state, tag, thread_key, cursor, limit, order } = query;
     let scope = format!("box {owner} {}", box_kind.as_str());
@@ -124,11 +131,14 @@ pub struct PeekQuery {
 ))]
 pub async fn peek(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
     QueryParams(query): QueryParams<PeekQuery>,
 ) -> Result<axum::Json<RecordPage>, ApiError> {
     let count = input::count("n", query.n, 1, input::MAX_PAGE)?;
-    let page = boxes::peek(&api.store, &path.parse("owner")?, path.box_kind()?, count).await?;
+    let owner: Did = path.parse("owner")?;
+    caller.check_box(&owner)?;
+    let page = boxes::peek(&api.store, &owner, path.box_kind()?, count).await?;
     Ok(axum::Json(page.into()))
 }
 
@@ -165,18 +175,21 @@ pub struct LeaseBody {
 ))]
 pub async fn next(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
     JsonBody(body): JsonBody<LeaseBody>,
 ) -> Result<Response, ApiError> {
     let owner: Did = path.parse("owner")?;
+    caller.check_box(&owner)?;
     let box_kind = path.box_kind()?;
     let duration = input::lease_duration("lease_s", body.lease_s)?;
-    let holder = input::holder(body.holder)?;
+    let holder = caller.holder(body.holder)?;
     let (store, states) = (&api.store, &body.states);
     let leased = lease_next(store, api.clock, &owner, box_kind, states, holder, duration).await?;
     let Some(LeasedEntry { entry, message }) = leased else {
         return Ok(StatusCode::NO_CONTENT.into_response());
     };
+    visibility::record(&api, &caller, message.id()).await?;
     Ok(axum::Json(LeasedEntryView {
         record: entry.into(),
         msg: raw(message.canonical().to_owned())?,
@@ -190,6 +203,23 @@ async fn record_id(api: &Api, path: &PathParams) -> Result<RecordId, ApiError> {
     ids::resolve(api, path.text("record_id"), invalid).await
 }
 
+/// Checks that an agent may change an entry by hand: a record of its own, or with the scope that
+/// the delivery needs in its state.
+async fn check_change(api: &Api, caller: &Caller, id: RecordId) -> Result<(), ApiError> {
+    let Some(token) = caller.agent() else { return Ok(()) };
+    let entry = boxes::get(&api.store, id).await?;
+    match &entry {
+        BoxEntry::Record(_) => {
+            token.check_scope(&[Scope::Claim, Scope::Operate])?;
+            token.check_box(entry.owner())?;
+        }
+        BoxEntry::Delivery(delivery) => {
+            token.check_scope(&[scope_of_delivery_change(delivery.sending.state.name())])?;
+        }
+    }
+    Ok(caller.check_lease(entry.lease()).map_err(StoreError::from)?)
+}
+
 /// Get a record or delivery
 #[cfg_attr(test, utoipa::path(
     get, path = "/api/v1/records/{record_id}", operation_id = "get_record",
@@ -199,9 +229,12 @@ async fn record_id(api: &Api, path: &PathParams) -> Result<RecordId, ApiError> {
 ))]
 pub async fn record(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
 ) -> Result<axum::Json<RecordView>, ApiError> {
-    Ok(axum::Json(boxes::get(&api.store, record_id(&api, &path).await?).await?.into()))
+    let entry = boxes::get(&api.store, record_id(&api, &path).await?).await?;
+    caller.check_box(entry.owner())?;
+    Ok(axum::Json(entry.into()))
 }
 
 #[derive(Debug, Deserialize)]
@@ -233,11 +266,13 @@ pub struct RecordStateBody {
 ))]
 pub async fn update_state(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
     JsonBody(body): JsonBody<RecordStateBody>,
 ) -> Result<axum::Json<RecordView>, ApiError> {
     let id = record_id(&api, &path).await?;
-    let proof = input::lease_proof(body.epoch, body.holder)?;
+    check_change(&api, &caller, id).await?;
+    let proof = input::lease_proof(body.epoch, caller.holder(body.holder)?)?;
     let duration = input::lease_duration("lease_s", body.lease_s)?;
     let (store, now) = (&api.store, api.clock.now());
     let changed = boxes::update_state(store, id, &body.state, proof, body.revision, duration, now);
@@ -270,6 +305,7 @@ pub struct RecordTagsBody {
 ))]
 pub async fn update_tags(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
     JsonBody(body): JsonBody<RecordTagsBody>,
 ) -> Result<axum::Json<RecordView>, ApiError> {
@@ -283,6 +319,7 @@ pub async fn update_tags(
         tags.map_err(|error| ApiError::bad_field(field, error))
     };
     let (add, remove) = (parse("add", body.add)?, parse("remove", body.remove)?);
+    check_change(&api, &caller, id).await?;
     let record = api.store.tag_record(id, add, remove, api.clock.now()).await?;
     Ok(axum::Json(BoxEntry::Record(record).into()))
 }
@@ -328,6 +365,7 @@ pub struct ReportBody {
 ))]
 pub async fn report(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
     JsonBody(body): JsonBody<ReportBody>,
 ) -> Result<axum::Json<RecordView>, ApiError> {
@@ -336,7 +374,12 @@ pub async fn report(
         let why = "found the id of a record (rec_…), expected that of a delivery (dlv_…)";
         return Err(ApiError::bad_parameter("record_id", why));
     }
-    let proof = input::lease_proof(body.epoch, body.holder.clone())?;
+    if caller.agent().is_some() {
+        let entry = boxes::get(&api.store, id).await?;
+        caller.check_box(entry.owner())?;
+        caller.check_lease(entry.lease()).map_err(StoreError::from)?;
+    }
+    let proof = input::lease_proof(body.epoch, caller.holder(body.holder.clone())?)?;
     let part = body.part;
     let (outcome, now) = (outcome(body)?, api.clock.now());
     if let Some(part) = part {

@@ -3,10 +3,14 @@
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use monoco_core::did::Did;
 use monoco_core::json;
 use monoco_core::letter::{InvalidLetter, MAX_DATA, MAX_EXTRA};
+use monoco_core::token::TokenViolation;
 use monoco_store::{AcceptResult, LetterSource};
+use serde_json::Value;
 
+use super::caller::Caller;
 use super::error::ApiError;
 use super::input::{self, API_BODIES, QueryParams};
 use super::letters::QueryPairs;
@@ -48,6 +52,7 @@ const MAX_BODY: usize = 2 * MAX_DATA + 4 * MAX_EXTRA;
 ))]
 pub async fn submit(
     State(api): State<SharedApi>,
+    caller: Caller,
     QueryParams(pairs): QueryParams<QueryPairs>,
     headers: HeaderMap,
     request: Request,
@@ -75,31 +80,55 @@ pub async fn submit(
         }
         Some("application/x-ndjson") => {
             let bytes = input::body(request.into_body(), MAX_BODY, &API_BODIES).await?;
-            return submit_batch(&api, &bytes, key.as_deref()).await;
+            return submit_batch(&api, &caller, &bytes, key.as_deref()).await;
         }
         _ => {
             let expected = "application/json`, `application/x-ndjson` or `message/rfc822";
             return Err(ApiError::wrong_type(expected));
         }
     };
-    let batch = vec![api.pipeline.parse_submission(value, key).await?];
+    let batch = vec![parse(&api, &caller, value, key).await?];
     let mut results = api.entry.submit(&api.store, batch, api.clock.now()).await;
     let result = submit_result(results.pop().ok_or_else(batch::no_result)??, None)?;
     Ok((StatusCode::ACCEPTED, axum::Json(result)).into_response())
 }
 
-async fn submit_batch(api: &Api, bytes: &[u8], key: Option<&str>) -> Result<Response, ApiError> {
+async fn submit_batch(
+    api: &Api,
+    caller: &Caller,
+    bytes: &[u8],
+    key: Option<&str>,
+) -> Result<Response, ApiError> {
     let (mut letters, mut lines) = (Vec::new(), Vec::new());
     for (number, line) in batch::lines(bytes)? {
         let key = key.map(|key| format!("{key}:{number}"));
-        lines.push((number, parse(api, line, key).await.map(|letter| letters.push(letter))));
+        let letter = match json::parse(line) {
+            Ok(value) => parse(api, caller, value, key).await,
+            Err(error) => Err(error.into()),
+        };
+        lines.push((number, letter.map(|letter| letters.push(letter))));
     }
     let results = api.entry.submit(&api.store, letters, api.clock.now()).await;
     batch::respond(lines, results, |number, accepted| submit_result(accepted, Some(number)))
 }
 
-async fn parse(api: &Api, line: &[u8], key: Option<String>) -> Result<LetterSource, ApiError> {
-    Ok(api.pipeline.parse_submission(json::parse(line)?, key).await?)
+/// Parses a letter. Its sender must be the agent, when the caller is one.
+async fn parse(
+    api: &Api,
+    caller: &Caller,
+    mut value: Value,
+    key: Option<String>,
+) -> Result<LetterSource, ApiError> {
+    caller.fill_sender(&mut value);
+    let source = api.pipeline.parse_submission(value, key).await?;
+    if let (Some(token), LetterSource::Submitted { letter, .. }) = (caller.agent(), &source) {
+        if letter.is_mail() {
+            return Err(TokenViolation::WholeMail { agent: token.name.clone() }.into());
+        }
+        let from: Did = letter.from.parse().map_err(|_| token.forged_sender(&letter.from))?;
+        token.check_sender(&from)?;
+    }
+    Ok(source)
 }
 
 fn submit_result(

@@ -17,6 +17,7 @@ use serde::Deserialize;
 #[cfg(test)]
 use utoipa::{IntoParams, ToSchema};
 
+use super::caller::Caller;
 use super::drafts;
 use super::error::ApiError;
 use super::input::{self, JsonBody, OptionalJsonBody, PagingQuery, PathParams, QueryParams};
@@ -32,7 +33,7 @@ use super::views::messages::SendResponse;
 #[cfg(test)]
 use super::views::schemas::ClaimSchema;
 use super::views::trace::TraceView;
-use super::{Api, SharedApi, ids};
+use super::{Api, SharedApi, ids, visibility};
 use crate::center;
 use crate::center::reply::{ReplyError, ReplyRequest};
 use crate::courier::dead_drafts::DeadDrafts;
@@ -108,11 +109,12 @@ pub struct ClaimStatusBody {
 #[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ClaimBody {
-    /// Name of the agent; agents of one workspace exclude each other
-    agent_id: String,
+    /// Name of the agent; agents of one workspace exclude each other. Needed with the owner's
+    /// token; the token of an agent has the name
+    agent_id: Option<String>,
     /// Duration of the claim, 1 to 86400 s; default as configured, 300
     timeout: Option<i64>,
-    /// Workspace of the claim; default `shared`
+    /// Workspace of the claim; default that of the agent's token, or `shared`
     workspace: Option<String>,
 }
 
@@ -120,7 +122,7 @@ pub struct ClaimBody {
 #[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RenewBody {
-    agent_id: String,
+    agent_id: Option<String>,
     workspace: Option<String>,
     /// The epoch that the claim was returned with; without it only the name is checked
     epoch: Option<i64>,
@@ -131,7 +133,7 @@ pub struct RenewBody {
 #[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CompleteBody {
-    agent_id: String,
+    agent_id: Option<String>,
     workspace: Option<String>,
     /// The epoch that the claim was returned with; without it only the name is checked
     epoch: Option<i64>,
@@ -141,7 +143,7 @@ pub struct CompleteBody {
 #[cfg_attr(test, derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FailBody {
-    agent_id: String,
+    agent_id: Option<String>,
     /// Why it failed, at most 4096 bytes
     reason: Option<String>,
     /// Whether another attempt may succeed; default true
@@ -175,6 +177,7 @@ pub struct ReplyBody {
 ))]
 pub async fn list(
     State(api): State<SharedApi>,
+    caller: Caller,
     QueryParams(asked): QueryParams<MailListQuery>,
 ) -> Result<axum::Json<MailPage>, ApiError> {
     let MailListQuery { workspace, status, provider, since, q, cursor, limit, order } = asked;
@@ -186,9 +189,10 @@ pub async fn list(
         })
     });
     let since = since.map(|text| Timestamp::from_rfc3339(&text));
+    let workspace =
+        parse_workspace(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?;
     let query = MailQuery {
-        workspace: parse_workspace(workspace)
-            .map_err(|error| ApiError::bad_parameter("workspace", error))?,
+        workspace: caller.shown_workspace(workspace)?,
         status: status.transpose()?,
         provider,
         since: since.transpose().map_err(|error| ApiError::bad_parameter("since", error))?,
@@ -209,14 +213,17 @@ pub async fn list(
 ))]
 pub async fn mail(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
     QueryParams(WorkspaceQuery { workspace }): QueryParams<WorkspaceQuery>,
 ) -> Result<axum::Json<MailDetailView>, ApiError> {
     let id = mail_id(&api, &path).await?;
     let workspace =
         parse_workspace(workspace).map_err(|error| ApiError::bad_parameter("workspace", error))?;
+    let workspace = caller.shown_workspace(workspace)?;
     let store = &api.store;
     let row = store.mail(&id, &workspace).await?;
+    visibility::read_mail(&api, &caller, &row).await?;
     if let Some(at) = row.entry.tombstone() {
         return Err(StoreError::Erased { key: id.to_string(), at, by: None }.into());
     }
@@ -239,9 +246,10 @@ pub async fn mail(
 ))]
 pub async fn trace(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
 ) -> Result<axum::Json<TraceView>, ApiError> {
-    trace_of(&api, &mail_id(&api, &path).await?.to_string()).await
+    trace_of(&api, &caller, &mail_id(&api, &path).await?.to_string()).await
 }
 
 /// List the claims of a workspace on given Mails
@@ -254,10 +262,12 @@ pub async fn trace(
 ))]
 pub async fn status(
     State(api): State<SharedApi>,
+    caller: Caller,
     JsonBody(ClaimStatusBody { workspace, ids }): JsonBody<ClaimStatusBody>,
 ) -> Result<axum::Json<ClaimList>, ApiError> {
     let workspace =
         parse_workspace(workspace).map_err(|error| ApiError::bad_field("workspace", error))?;
+    let workspace = caller.shown_workspace(workspace)?;
     if ids.len() > MAX_IDS {
         return Err(ApiError::bad_field(
             "ids",
@@ -289,11 +299,12 @@ pub async fn status(
 ))]
 pub async fn claim(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
     JsonBody(ClaimBody { agent_id, timeout, workspace }): JsonBody<ClaimBody>,
 ) -> Result<axum::Json<ClaimInfo>, ApiError> {
     let (id, workspace) = claim_key(&api, &path, workspace).await?;
-    let holder = agent(agent_id)?;
+    let (workspace, holder) = (caller.claim_workspace(workspace)?, agent(&caller, agent_id)?);
     let term = match timeout {
         Some(_) => input::lease_duration("timeout", timeout)?,
         None => api.claims().term,
@@ -311,6 +322,7 @@ pub async fn claim(
 ))]
 pub async fn renew(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
     JsonBody(RenewBody { agent_id, workspace, epoch, timeout }): JsonBody<RenewBody>,
 ) -> Result<axum::Json<ClaimInfo>, ApiError> {
@@ -318,7 +330,7 @@ pub async fn renew(
         Some(_) => input::lease_duration("timeout", timeout)?,
         None => api.claims().term,
     };
-    update(&api, &path, agent_id, workspace, epoch, ClaimUpdate::Renew(term)).await
+    update(&api, &caller, &path, agent_id, workspace, epoch, ClaimUpdate::Renew(term)).await
 }
 
 /// Complete a claim
@@ -332,10 +344,11 @@ pub async fn renew(
 ))]
 pub async fn complete(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
     JsonBody(CompleteBody { agent_id, workspace, epoch }): JsonBody<CompleteBody>,
 ) -> Result<axum::Json<ClaimInfo>, ApiError> {
-    update(&api, &path, agent_id, workspace, epoch, ClaimUpdate::Complete).await
+    update(&api, &caller, &path, agent_id, workspace, epoch, ClaimUpdate::Complete).await
 }
 
 /// Fail a claim
@@ -350,6 +363,7 @@ pub async fn complete(
 ))]
 pub async fn fail(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
     JsonBody(FailBody { agent_id, reason, retryable, workspace, epoch }): JsonBody<FailBody>,
 ) -> Result<axum::Json<ClaimInfo>, ApiError> {
@@ -357,7 +371,7 @@ pub async fn fail(
     reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
     let retry = api.claims().retry;
     let step = ClaimUpdate::Fail { reason, retryable: retryable.unwrap_or(true), retry };
-    update(&api, &path, agent_id, workspace, epoch, step).await
+    update(&api, &caller, &path, agent_id, workspace, epoch, step).await
 }
 
 /// Answer a Mail
@@ -372,6 +386,7 @@ pub async fn fail(
 ))]
 pub async fn reply(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
     headers: HeaderMap,
     JsonBody(body): JsonBody<ReplyBody>,
@@ -382,11 +397,15 @@ pub async fn reply(
     }
     let key = parse_key(&headers, idempotency_key)?;
     let request = ReplyRequest { mail: mail_id(&api, &path).await?, text, title, attachments, key };
-    let (owner, now) = (api.config.borrow().owner.clone(), api.clock.now());
+    let now = api.clock.now();
+    let sender = match caller.agent() {
+        Some(token) => token.did.clone(),
+        None => api.config.borrow().owner.clone(),
+    };
     let random = getrandom::u64()
         .map_err(|error| StoreError::Unavailable(format!("no random bytes: {error}")))?;
     let uid = format!("{}_reply_{random:016x}", now.compact());
-    let result = center::reply::reply(&api.store, &api.entry, &owner, request, &uid, now).await;
+    let result = center::reply::reply(&api.store, &api.entry, &sender, request, &uid, now).await;
     let response = SendResponse::from(result.map_err(|error| match error {
         ReplyError::Store(error) => error.into(),
         ReplyError::Invalid(error) => ApiError::bad_field("text", error),
@@ -407,10 +426,12 @@ pub async fn reply(
 ))]
 pub async fn retry(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
     OptionalJsonBody(DeadClaimBody { workspace }): OptionalJsonBody<DeadClaimBody>,
 ) -> Result<axum::Json<ClaimInfo>, ApiError> {
     let (id, workspace) = claim_key(&api, &path, workspace).await?;
+    let workspace = caller.shown_workspace(workspace)?;
     claim_view(api.store.retry_claim(&id, &workspace, api.clock.now()).await)
 }
 
@@ -423,10 +444,12 @@ pub async fn retry(
 ))]
 pub async fn drop_claim(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
     OptionalJsonBody(DeadClaimBody { workspace }): OptionalJsonBody<DeadClaimBody>,
 ) -> Result<axum::Json<ClaimInfo>, ApiError> {
     let (id, workspace) = claim_key(&api, &path, workspace).await?;
+    let workspace = caller.shown_workspace(workspace)?;
     claim_view(api.store.drop_claim(&id, &workspace, api.clock.now()).await)
 }
 
@@ -495,15 +518,21 @@ pub async fn dead(State(api): State<SharedApi>) -> Result<axum::Json<DeadView>, 
 
 async fn update(
     api: &Api,
+    caller: &Caller,
     path: &PathParams,
-    agent_id: String,
+    agent_id: Option<String>,
     workspace: Option<String>,
     epoch: Option<i64>,
     step: ClaimUpdate,
 ) -> Result<axum::Json<ClaimInfo>, ApiError> {
     let (id, workspace) = claim_key(api, path, workspace).await?;
-    agent(agent_id.clone())?;
-    let proof = input::lease_proof(epoch, Some(agent_id))?;
+    let workspace = caller.claim_workspace(workspace)?;
+    let proof = input::lease_proof(epoch, agent(caller, agent_id)?)?;
+    if caller.agent().is_some() {
+        let claim = api.store.mail(&id, &workspace).await?.claim;
+        let lease = claim.as_ref().and_then(|claim| claim.claiming.state.lease());
+        caller.check_lease(lease).map_err(|lost| claim_error(lost.into()))?;
+    }
     claim_view(api.store.update_claim(&id, &workspace, proof, step, api.clock.now()).await)
 }
 
@@ -512,7 +541,7 @@ async fn claim_key(
     api: &Api,
     path: &PathParams,
     workspace: Option<String>,
-) -> Result<(MailId, Workspace), ApiError> {
+) -> Result<(MailId, Option<Workspace>), ApiError> {
     let id = mail_id(api, path).await?;
     let workspace = parse_workspace(workspace);
     Ok((id, workspace.map_err(|error| ApiError::bad_field("workspace", error))?))
@@ -530,11 +559,16 @@ async fn mail_id(api: &Api, path: &PathParams) -> Result<MailId, ApiError> {
     ids::resolve(api, text, missing).await
 }
 
-fn parse_workspace(workspace: Option<String>) -> Result<Workspace, InvalidWorkspace> {
-    workspace.map_or_else(|| Ok(Workspace::shared()), Workspace::new)
+fn parse_workspace(workspace: Option<String>) -> Result<Option<Workspace>, InvalidWorkspace> {
+    workspace.map(Workspace::new).transpose()
 }
 
-fn agent(name: String) -> Result<Holder, ApiError> {
+/// The name of the agent that claims. Only the token of an agent has a name of its own.
+fn agent(caller: &Caller, name: Option<String>) -> Result<Holder, ApiError> {
+    if let Some(token) = caller.agent() {
+        return Ok(token.claim_holder(name.as_deref())?);
+    }
+    let name = name.ok_or_else(|| ApiError::bad_field("agent_id", "missing; name the agent"))?;
     Holder::new(name).map_err(|error| ApiError::bad_field("agent_id", error))
 }
 

@@ -15,6 +15,8 @@ use monoco_core::lease::{Lease, LeaseLost};
 use monoco_core::letter::InvalidLetter;
 use monoco_core::object::InvalidObject;
 use monoco_core::record::InvalidTransition;
+use monoco_core::time::Timestamp;
+use monoco_core::token::{AgentName, Scope, TokenViolation};
 use monoco_store::StoreError;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -80,6 +82,22 @@ impl ApiError {
     pub fn wrong_token() -> Self {
         let message = "wrong token; `monoco token show` prints the token of this courier";
         Self::new(StatusCode::UNAUTHORIZED, "wrong_token", message)
+    }
+
+    /// The token of an agent was revoked.
+    pub fn revoked_token(name: &AgentName, at: Timestamp) -> Self {
+        let message = format!(
+            "the token {name} was revoked at {}; the owner can create another one with `monoco \
+             token add`",
+            at.rfc3339()
+        );
+        Self::new(StatusCode::UNAUTHORIZED, "revoked_token", message)
+    }
+
+    /// Only the owner may use the route.
+    pub fn owner_only() -> Self {
+        let message = "tokens of agents cannot use this route; only the owner's token can";
+        Self::new(StatusCode::FORBIDDEN, "missing_scope", message).with("scope", "owner")
     }
 
     /// The new token cannot be written; the previous one is still valid.
@@ -239,6 +257,32 @@ impl ApiError {
     }
 }
 
+impl From<TokenViolation> for ApiError {
+    fn from(violation: TokenViolation) -> Self {
+        let message = violation.to_string();
+        let new = |code| Self::new(StatusCode::FORBIDDEN, code, message);
+        match violation {
+            TokenViolation::MissingScope { needed, .. } => {
+                let needed: Vec<_> = needed.into_iter().map(Scope::as_str).collect();
+                new("missing_scope").with("scope", needed.join(" or "))
+            }
+            TokenViolation::ForgedSender { own, .. } => {
+                new("forged_sender").with("expected", own.as_str())
+            }
+            TokenViolation::WholeMail { .. } => new("forged_sender"),
+            TokenViolation::ForeignWorkspace { own, .. } => {
+                new("foreign_workspace").with("expected", own.as_str())
+            }
+            TokenViolation::ForeignAgent { agent, .. } => {
+                new("foreign_agent").with("expected", agent.as_str())
+            }
+            TokenViolation::ForeignBox { own, .. } => {
+                new("foreign_box").with("expected", own.as_str())
+            }
+        }
+    }
+}
+
 impl From<SubmitError> for ApiError {
     fn from(error: SubmitError) -> Self {
         match error {
@@ -338,6 +382,9 @@ impl From<StoreError> for ApiError {
             StoreError::Missing { what, .. } => {
                 new(StatusCode::NOT_FOUND, "not_found").with("what", what)
             }
+            StoreError::Exists { what, .. } => {
+                new(StatusCode::CONFLICT, "exists").with("what", what)
+            }
             StoreError::Erased { at, by, .. } => {
                 let error = new(StatusCode::GONE, "erased").with("erased_at", at.rfc3339());
                 match by {
@@ -431,7 +478,7 @@ impl IntoResponse for ApiError {
         if let Some(secs) = retry_after {
             response.headers_mut().insert(axum::http::header::RETRY_AFTER, secs.into());
         }
-        if code == "no_token" || code == "wrong_token" {
+        if status == StatusCode::UNAUTHORIZED && code.ends_with("_token") {
             let bearer = axum::http::HeaderValue::from_static("Bearer");
             response.headers_mut().insert(axum::http::header::WWW_AUTHENTICATE, bearer);
         }

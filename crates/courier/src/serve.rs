@@ -23,6 +23,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 
 use crate::api;
+use crate::api::caller::{self, AgentTokens};
 use crate::api::guard::{self, RequestGuard};
 use crate::api::server::{HttpServer, Listener};
 use crate::center::PipelineEntry;
@@ -85,10 +86,15 @@ pub enum StartError {
 }
 
 /// Runs the courier until a signal stops it. Calls `ready` once it listens.
-pub async fn run(
-    options: ServeOptions,
-    ready: impl FnOnce(&CourierInfo),
-) -> Result<(), StartError> {
+///
+/// Neither async nor generic: then the code of the courier is compiled in this crate, and not with
+/// the options of the crate that calls it.
+pub fn run(options: ServeOptions, ready: &dyn Fn(&CourierInfo)) -> Result<(), StartError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(serve(options, ready))
+}
+
+async fn serve(options: ServeOptions, ready: &dyn Fn(&CourierInfo)) -> Result<(), StartError> {
     let ServeOptions { home, config: source, log } = options;
     // All files, also those of the store, are readable only by the user.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
@@ -428,9 +434,11 @@ fn start_listeners(
         entry.clone(),
         Arc::clone(&tunnels),
     );
+    let agents = Arc::new(AgentTokens::new(Arc::clone(&store), clock));
     let api = api::Api {
         store,
         clock,
+        agents: Arc::clone(&agents),
         entry,
         metrics: api::ApiMetrics::new(),
         tunnels,
@@ -444,9 +452,10 @@ fn start_listeners(
         api: api_listeners, webhooks: webhook_listeners, socket, address, token, ..
     } = listeners;
     let router = api::router(api);
-    let guard = RequestGuard::new(address, Arc::clone(&token));
+    let guard = RequestGuard::new(address, Arc::clone(&token), Arc::clone(&agents));
+    let on_socket = api::token::with_socket_routes(router.clone(), token, agents);
     let routers = [
-        (vec![socket], api::token::with_rotation(router.clone(), token)),
+        (vec![socket], caller::as_owner(on_socket)),
         (api_listeners, guard::protect(router, guard)),
         (webhook_listeners, api::webhooks::router(webhooks)),
     ];

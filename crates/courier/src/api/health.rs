@@ -11,6 +11,7 @@ use monoco_core::did::TunnelId;
 use monoco_core::letter::LetterState;
 use monoco_core::record::BoxKind;
 use monoco_core::time::Timestamp;
+use monoco_core::token::Scope;
 use monoco_core::tunnel_health::{TunnelConnection, TunnelStatus};
 use monoco_store::{
     DeadForward, EmailTaskCounts, LetterCounts, SharedStore, StoreCounts, StoreHealth, StoreResult,
@@ -18,7 +19,7 @@ use monoco_store::{
 use serde_json::json;
 
 use super::SharedApi;
-use super::guard::WithoutToken;
+use super::caller::Caller;
 use super::input::MAX_PAGE;
 use super::views::health::{
     AdapterHealth, DeadCounts, HealthCounts, HealthView, MailboxHealth, PipelineHealth,
@@ -33,17 +34,14 @@ const MAX_LETTER_DELAY_MS: i64 = 60_000;
 
 /// Get the health of the courier
 ///
-/// Without a token, the response has only `status`. 503 when the courier accepts nothing until
+/// Without a token, or with one of an agent that may not read, the response has only `status`. 503 when the courier accepts nothing until
 /// it is restarted.
 #[cfg_attr(test, utoipa::path(
     get, path = "/health", operation_id = "get_health",
     tag = "health", security(),
     responses((status = 200, body = HealthView), (status = 503, description = "The courier must be restarted", body = HealthView))
 ))]
-pub async fn health(
-    State(api): State<SharedApi>,
-    without_token: Option<Extension<WithoutToken>>,
-) -> Response {
+pub async fn health(State(api): State<SharedApi>, caller: Option<Extension<Caller>>) -> Response {
     let (storage, detail) = match api.store.health() {
         StoreHealth::Ok => ("ok", None),
         StoreHealth::Full => ("full", None),
@@ -65,7 +63,8 @@ pub async fn health(
         ("ok", Ok(_), "ok") if intact => ("ok", StatusCode::OK),
         _ => ("degraded", StatusCode::OK),
     };
-    if without_token.is_some() {
+    let shows_all = |caller: &Caller| [Scope::Read, Scope::Operate].map(|it| caller.has_scope(it));
+    if !caller.is_some_and(|Extension(caller)| shows_all(&caller).contains(&true)) {
         return (code, axum::Json(json!({ "status": status }))).into_response();
     }
     let counts = counts.unwrap_or_default();

@@ -4,16 +4,18 @@ use axum::extract::State;
 use monoco_core::did::Did;
 use monoco_core::object::ObjId;
 use monoco_core::receipt::ReceiptStatus;
+use monoco_core::token::Scope;
 use serde::Deserialize;
 #[cfg(test)]
 use utoipa::{IntoParams, ToSchema};
 
+use super::caller::Caller;
 use super::error::ApiError;
 use super::input::{self, JsonBody, PagingQuery, PathParams, QueryParams};
 use super::views::sessions::{
     ReceiptList, ReceiptView, SessionEntryPage, SessionEntryView, SessionPage, SessionSummaryView,
 };
-use super::{SharedApi, ids};
+use super::{SharedApi, ids, visibility};
 use crate::center::check_owner;
 
 #[derive(Debug, Deserialize)]
@@ -39,6 +41,7 @@ pub struct ReceiptBody {
 ))]
 pub async fn set_receipt(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
     JsonBody(body): JsonBody<ReceiptBody>,
 ) -> Result<axum::Json<ReceiptView>, ApiError> {
@@ -46,6 +49,7 @@ pub async fn set_receipt(
     let invalid = |error| ApiError::bad_field("msg_id", error);
     let msg_id: ObjId = ids::resolve(&api, &body.msg_id, invalid).await?;
     let reader = input::did("reader", &body.reader)?;
+    caller.check_box(&reader)?;
     let status = ReceiptStatus::parse(&body.state).ok_or_else(|| {
         let known: Vec<_> = ReceiptStatus::ALL.iter().map(|s| s.as_str()).collect();
         ApiError::bad_field("state", format_args!("expected {}", known.join(", ")))
@@ -77,6 +81,7 @@ pub struct ReceiptQuery {
 ))]
 pub async fn receipts(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
     QueryParams(query): QueryParams<ReceiptQuery>,
 ) -> Result<axum::Json<ReceiptList>, ApiError> {
@@ -85,6 +90,10 @@ pub async fn receipts(
     let msg_id: ObjId = ids::resolve(&api, &query.msg_id, invalid).await?;
     let reader = query.reader.map(|reader| reader.parse::<Did>()).transpose();
     let reader = reader.map_err(|error| ApiError::bad_parameter("reader", error))?;
+    // An agent without the scope operate gets only its own receipts.
+    let own = caller.agent().filter(|_| !caller.has_scope(Scope::Operate));
+    let reader = reader.or_else(|| own.map(|token| token.did.clone()));
+    reader.as_ref().map_or(Ok(()), |reader| caller.check_box(reader))?;
     let receipts = api.store.receipts(&group, msg_id, reader.as_ref()).await?;
     Ok(axum::Json(ReceiptList { receipts: receipts.into_iter().map(Into::into).collect() }))
 }
@@ -119,9 +128,11 @@ impl SessionQuery {
 ))]
 pub async fn sessions(
     State(api): State<SharedApi>,
+    caller: Caller,
     QueryParams(query): QueryParams<SessionQuery>,
 ) -> Result<axum::Json<SessionPage>, ApiError> {
     let (owner, paging) = query.parse()?;
+    caller.check_box(&owner)?;
     check_owner(&api.store, &owner).await?;
     let scope = format!("sessions {owner}");
     let request = paging.page_request(&scope)?;
@@ -141,15 +152,20 @@ pub async fn sessions(
 ))]
 pub async fn session(
     State(api): State<SharedApi>,
+    caller: Caller,
     path: PathParams,
     QueryParams(query): QueryParams<SessionQuery>,
 ) -> Result<axum::Json<SessionEntryPage>, ApiError> {
     let (owner, paging) = query.parse()?;
+    caller.check_box(&owner)?;
     check_owner(&api.store, &owner).await?;
     let peer: Did = path.parse("id")?;
     let scope = format!("session {owner} {peer}");
     let request = paging.page_request(&scope)?;
     let page = api.store.session(&owner, &peer, request.clone()).await?;
+    for line in &page.entries {
+        visibility::record(&api, &caller, line.record.msg_id).await?;
+    }
     let next_cursor = input::next_cursor(&scope, &request, page.next);
     let lines =
         page.entries.into_iter().map(SessionEntryView::try_from).collect::<Result<_, _>>()?;

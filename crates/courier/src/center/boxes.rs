@@ -1,9 +1,9 @@
 //! Lists and changes the entries of boxes: records and deliveries alike.
 
-use monoco_core::delivery::{Delivery, SendState};
+use monoco_core::delivery::{Delivery, SendState, SendStateData};
 use monoco_core::did::Did;
-use monoco_core::lease::{LeaseDuration, LeaseProof};
-use monoco_core::record::{BoxKind, MsgRecord, ReadState, RecordId, RecordKind};
+use monoco_core::lease::{Lease, LeaseDuration, LeaseProof};
+use monoco_core::record::{BoxKind, MsgRecord, ReadState, ReadStateData, RecordId, RecordKind};
 use monoco_core::time::Timestamp;
 use monoco_store::{Page, PageRequest, RecordFilter, SharedStore, StoreResult};
 
@@ -14,6 +14,30 @@ use super::{CenterError, UnknownState, check_owner};
 pub enum BoxEntry {
     Record(MsgRecord),
     Delivery(Delivery),
+}
+
+impl BoxEntry {
+    /// The owner of the box: for a delivery, its tunnel.
+    pub fn owner(&self) -> &Did {
+        match self {
+            Self::Record(record) => &record.owner,
+            Self::Delivery(delivery) => &delivery.plan.tunnel_did,
+        }
+    }
+
+    /// The lease of the entry; `None` when it is not leased.
+    pub fn lease(&self) -> Option<&Lease> {
+        match self {
+            Self::Record(record) => match &record.reading.state {
+                ReadStateData::Reading(lease) => Some(lease),
+                _ => None,
+            },
+            Self::Delivery(delivery) => match &delivery.sending.state {
+                SendStateData::Sending(lease) => Some(lease),
+                _ => None,
+            },
+        }
+    }
 }
 
 /// States of entries that a caller asked for.

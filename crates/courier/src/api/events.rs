@@ -8,12 +8,14 @@ use axum::http::{HeaderMap, header};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
+use monoco_core::event::Event;
 use serde::Deserialize;
 use tokio::sync::watch;
 #[cfg(test)]
 use utoipa::IntoParams;
 
 use super::SharedApi;
+use super::caller::Caller;
 use super::error::ApiError;
 use super::input::{self, QueryParams};
 use super::views::events::{EventPage, EventView};
@@ -39,7 +41,8 @@ pub struct EventQuery {
 /// List events, oldest first
 ///
 /// With `Accept: text/event-stream` the response is a stream that continues with new events;
-/// `Last-Event-ID` resumes it.
+/// `Last-Event-ID` resumes it. The token of an agent without the scope operate gets the events of
+/// Mails and of its own DID.
 #[cfg_attr(test, utoipa::path(
     get, path = "/api/v1/events", operation_id = "list_events",
     tag = "events",
@@ -54,6 +57,7 @@ pub struct EventQuery {
 ))]
 pub async fn events(
     State(api): State<SharedApi>,
+    caller: Caller,
     headers: HeaderMap,
     QueryParams(query): QueryParams<EventQuery>,
 ) -> Result<Response, ApiError> {
@@ -83,14 +87,21 @@ pub async fn events(
         return Err(ApiError::bad_parameter("after", "expected a number from 0"));
     }
     if wants_stream {
-        return Ok(stream(api, after.unwrap_or(newest), hints).into_response());
+        return Ok(stream(api, caller, after.unwrap_or(newest), hints).into_response());
     }
     let after = after.unwrap_or(0);
     let limit = input::count("limit", query.limit, 100, input::MAX_PAGE)?;
     let events = api.store.events(after, limit).await?;
     let last = events.last().map_or(after, |event| event.seq);
-    let events = events.into_iter().map(Into::into).collect();
+    let shown = events.into_iter().filter(|event| can_see(&caller, event));
+    let events = shown.map(Into::into).collect();
     Ok(axum::Json(EventPage { events, last }).into_response())
+}
+
+/// Whether the caller may see an event. An agent misses the others without a gap: it continues
+/// after `last`, or after the id of the last event of its stream.
+fn can_see(caller: &Caller, event: &Event) -> bool {
+    caller.agent().is_none_or(|token| token.can_see_event(event))
 }
 
 fn parse_number(name: &str, text: &str) -> Result<i64, ApiError> {
@@ -99,20 +110,25 @@ fn parse_number(name: &str, text: &str) -> Result<i64, ApiError> {
 
 fn stream(
     api: SharedApi,
+    caller: Caller,
     after: i64,
     hints: watch::Receiver<i64>,
 ) -> Sse<impl Stream<Item = Result<sse::Event, Infallible>>> {
     struct Reader {
         api: SharedApi,
+        caller: Caller,
         after: i64,
         hints: watch::Receiver<i64>,
-        read: std::vec::IntoIter<monoco_core::event::Event>,
+        read: std::vec::IntoIter<Event>,
     }
-    let reader = Reader { api, after, hints, read: Vec::new().into_iter() };
+    let reader = Reader { api, caller, after, hints, read: Vec::new().into_iter() };
     let events = stream::unfold(reader, async |mut reader| {
         loop {
             if let Some(event) = reader.read.next() {
                 reader.after = event.seq;
+                if !can_see(&reader.caller, &event) {
+                    continue;
+                }
                 let item = sse::Event::default()
                     .id(event.seq.to_string())
                     .event(event.kind.as_str())

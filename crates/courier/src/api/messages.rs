@@ -17,12 +17,13 @@ use tokio_util::io::ReaderStream;
 use utoipa::ToSchema;
 
 use super::body_reader::RequestBodyReader;
+use super::caller::Caller;
 use super::error::ApiError;
 use super::input::{self, API_BODIES, API_UPLOADS, JsonBody, PathParams};
 use super::views::messages::{BlobView, DispatchResponse, SendResponse};
 #[cfg(test)]
 use super::views::schemas::{BytesSchema, MsgObjectSchema};
-use super::{Api, ApiMetrics, SharedApi, batch, ids};
+use super::{Api, ApiMetrics, SharedApi, batch, ids, visibility};
 use crate::center;
 
 /// Longest idempotency key, in bytes.
@@ -76,12 +77,13 @@ pub struct Ingress {
 ))]
 pub async fn dispatch(
     State(api): State<SharedApi>,
+    caller: Caller,
     request: Request,
 ) -> Result<Response, ApiError> {
     match input::content_type(request.headers()) {
         Some("application/json") => {
             let bytes = input::body(request.into_body(), input::MAX_JSON, &API_BODIES).await?;
-            let batch = vec![parse_dispatch(&bytes)?];
+            let batch = vec![parse_dispatch(&caller, &bytes)?];
             let mut results =
                 center::dispatch(&api.store, &api.entry, batch, api.clock.now()).await;
             let result = results.pop().ok_or_else(batch::no_result)??;
@@ -90,16 +92,16 @@ pub async fn dispatch(
         }
         Some("application/x-ndjson") => {
             let bytes = input::body(request.into_body(), input::MAX_BATCH, &API_BODIES).await?;
-            dispatch_batch(&api, &bytes).await
+            dispatch_batch(&api, &caller, &bytes).await
         }
         _ => Err(ApiError::wrong_type("application/json` or `application/x-ndjson")),
     }
 }
 
-async fn dispatch_batch(api: &Api, bytes: &[u8]) -> Result<Response, ApiError> {
+async fn dispatch_batch(api: &Api, caller: &Caller, bytes: &[u8]) -> Result<Response, ApiError> {
     let (mut requests, mut lines) = (Vec::new(), Vec::new());
     for (number, line) in batch::lines(bytes)? {
-        lines.push((number, parse_dispatch(line).map(|request| requests.push(request))));
+        lines.push((number, parse_dispatch(caller, line).map(|request| requests.push(request))));
     }
     let results = center::dispatch(&api.store, &api.entry, requests, api.clock.now()).await;
     batch::respond(lines, results, |number, result| {
@@ -108,15 +110,18 @@ async fn dispatch_batch(api: &Api, bytes: &[u8]) -> Result<Response, ApiError> {
     })
 }
 
-fn parse_dispatch(bytes: &[u8]) -> Result<DispatchRequest, ApiError> {
+fn parse_dispatch(caller: &Caller, bytes: &[u8]) -> Result<DispatchRequest, ApiError> {
     let body: DispatchBody = input::from_value(monoco_core::json::parse(bytes)?)?;
-    let msg = parse_message(body.msg, body.msg_id.as_deref())?;
+    let msg = parse_message(caller, body.msg, body.msg_id.as_deref())?;
     let Some(Ingress { tunnel, external_id }) = body.ingress else {
         return Ok(DispatchRequest { msg, tunnel: None, external_id: None });
     };
     let parse = |name: String| name.parse::<TunnelId>();
     let tunnel = tunnel.map(parse).transpose();
     let tunnel = tunnel.map_err(|error| ApiError::bad_field("ingress.tunnel", error))?;
+    if let (Some(token), Some(tunnel)) = (caller.agent(), &tunnel) {
+        token.check_sender(&tunnel.did())?;
+    }
     if let Some(id) = &external_id {
         check_external_id(id).map_err(|e| ApiError::bad_field("ingress.external_id", e))?;
         if tunnel.is_none() {
@@ -127,8 +132,15 @@ fn parse_dispatch(bytes: &[u8]) -> Result<DispatchRequest, ApiError> {
     Ok(DispatchRequest { msg, tunnel, external_id })
 }
 
-fn parse_message(msg: Value, expected: Option<&str>) -> Result<MsgObject, ApiError> {
+/// Parses a message. Its author must be the agent, when the caller is one.
+fn parse_message(
+    caller: &Caller,
+    mut msg: Value,
+    expected: Option<&str>,
+) -> Result<MsgObject, ApiError> {
+    caller.fill_sender(&mut msg);
     let msg = MsgObject::from_json(msg)?;
+    caller.check_sender(&msg)?;
     if let Some(expected) = expected {
         let found = msg.id().to_string();
         if expected != found {
@@ -171,12 +183,13 @@ pub struct SendBody {
 ))]
 pub async fn post_send(
     State(api): State<SharedApi>,
+    caller: Caller,
     headers: HeaderMap,
     JsonBody(body): JsonBody<SendBody>,
 ) -> Result<axum::Json<SendResponse>, ApiError> {
     let key = parse_key(&headers, body.idempotency_key)?;
     let not_before = body.schedule_at.as_ref().map(parse_schedule).transpose()?;
-    let msg = parse_message(body.msg, body.msg_id.as_deref())?;
+    let msg = parse_message(&caller, body.msg, body.msg_id.as_deref())?;
     if body.dry_run {
         let msg_id = msg.id();
         let ways = api.store.plan_send(msg).await?;
@@ -267,9 +280,14 @@ pub async fn put_blob(
         (BytesSchema = "application/octet-stream"),
     )))
 ))]
-pub async fn object(State(api): State<SharedApi>, path: PathParams) -> Result<Response, ApiError> {
+pub async fn object(
+    State(api): State<SharedApi>,
+    caller: Caller,
+    path: PathParams,
+) -> Result<Response, ApiError> {
     let invalid = |error| ApiError::bad_parameter("id", error);
     let id: ObjId = ids::resolve(&api, path.text("id"), invalid).await?;
+    visibility::read_object(&api, &caller, id, path.text("id")).await?;
     let (kind, disposition) = match id.kind() {
         ObjKind::Msg | ObjKind::Receipt => ("application/json", "inline"),
         // A browser must never render bytes from outside.

@@ -35,7 +35,8 @@ fn document() -> Value {
     doc["security"] = json!([{"token": []}]);
     doc["components"]["securitySchemes"] = json!({"token": {
         "type": "http", "scheme": "bearer",
-        "description": "The token that `monoco token show` prints",
+        "description": "The token that `monoco token show` prints, or the token of an agent that has \
+                        one of the scopes that the route needs",
     }});
     doc["components"]["responses"] = json!({"Error": {
         "description": "The request is rejected; `code` says why",
@@ -49,9 +50,14 @@ fn document() -> Value {
         {"name": "people", "description": "Contacts, groups and blocks"},
         {"name": "tunnels", "description": "Tunnels: their rules, health, tests and pauses"},
         {"name": "sessions", "description": "Conversations and receipts"},
+        {"name": "tokens", "description": "Tokens of agents"},
         {"name": "events", "description": "Event log and the history of messages"},
         {"name": "health", "description": "State of the courier"},
     ]);
+    for (method, path, access) in ROUTES {
+        let needed = access.names().into_iter().map(|scope| json!({"token": [scope]}));
+        doc["paths"][path][method]["security"] = needed.collect();
+    }
     let schemas = doc["components"]["schemas"].clone();
     for item in doc["paths"].as_object_mut().unwrap().values_mut() {
         for operation in item.as_object_mut().unwrap().values_mut() {
@@ -103,7 +109,7 @@ fn openapi_document_has_exactly_the_routes_of_the_router() {
             item.as_object().unwrap().keys().map(|method| (method.as_str(), path.as_str())),
         );
     }
-    assert_eq!(documented, ROUTES.iter().copied().collect());
+    assert_eq!(documented, ROUTES.iter().map(|(method, path, _)| (*method, *path)).collect());
 }
 
 #[test]

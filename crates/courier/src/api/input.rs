@@ -353,11 +353,11 @@ pub fn holder(name: Option<String>) -> Result<Holder, ApiError> {
     Ok(holder)
 }
 
-/// Parses the epoch and name by which a caller proves that it holds a lease.
-pub fn lease_proof(epoch: Option<i64>, name: Option<String>) -> Result<LeaseProof, ApiError> {
+/// Parses the epoch by which a caller proves that it holds a lease.
+pub fn lease_proof(epoch: Option<i64>, holder: Holder) -> Result<LeaseProof, ApiError> {
     let epoch = epoch.map(u64::try_from).transpose();
     let epoch = epoch.map_err(|_| ApiError::bad_field("epoch", "expected a number from 0"))?;
-    Ok(LeaseProof { epoch, holder: holder(name)? })
+    Ok(LeaseProof { epoch, holder })
 }
 
 #[cfg(test)]

@@ -5,6 +5,9 @@
 //! that rebinds its own name to 127.0.0.1 sends that name), the Origin (a page cannot omit
 //! it), and the token.
 //!
+//! The token is the owner's, or that of an agent: then the request gets the agent's
+//! [`super::caller::Caller`], and [`super::access`] checks what the agent may do.
+//!
 //! Only `/health` needs no token, and then shows only the status. It is compared with the path
 //! before decoding, so that no other spelling of it is exempt.
 //!
@@ -12,6 +15,7 @@
 //! the user of the other process, and `server.rs` accepts only the user of the courier.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
@@ -21,35 +25,43 @@ use axum::http::{HeaderMap, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
+use monoco_core::token::{TokenHash, TokenSecret};
 
+use super::caller::{AgentTokens, Caller};
 use super::error::ApiError;
 use super::server;
 use crate::home::ApiToken;
 
-/// The accepted values of Host, Origin and token.
-#[derive(Debug)]
+/// The accepted values of Host and Origin, and the tokens.
 pub struct RequestGuard {
     hosts: Vec<String>,
     origins: Vec<String>,
     token: Arc<ApiToken>,
+    agents: Arc<AgentTokens>,
 }
 
-/// Marks a request to `/health` without a token.
-#[derive(Clone, Copy, Debug)]
-pub struct WithoutToken;
+/// What a request shows to prove who sent it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Credential {
+    /// Only for `/health`, which needs none.
+    Missing,
+    OwnerToken,
+    /// The token of an agent, which is not checked yet.
+    AgentToken(TokenHash),
+}
 
 impl RequestGuard {
     /// The guard of a courier that listens on `address`.
-    pub fn new(address: SocketAddr, token: Arc<ApiToken>) -> Self {
+    pub fn new(address: SocketAddr, token: Arc<ApiToken>, agents: Arc<AgentTokens>) -> Self {
         let port = address.port();
         let hosts: Vec<_> =
             ["localhost", "127.0.0.1", "[::1]"].map(|host| format!("{host}:{port}")).into();
         let origins = hosts.iter().map(|host| format!("http://{host}")).collect();
-        Self { hosts, origins, token }
+        Self { hosts, origins, token, agents }
     }
 
-    /// Returns whether the request has the token. Without one, only `/health` is allowed.
-    fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<bool, ApiError> {
+    /// Checks all but the token of an agent. Without a token, only `/health` is allowed.
+    fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<Credential, ApiError> {
         let host = only(headers, header::HOST).ok_or_else(ApiError::foreign_host)?;
         if !self.hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host)) {
             return Err(ApiError::foreign_host());
@@ -69,13 +81,25 @@ impl RequestGuard {
             return Err(ApiError::foreign_origin());
         }
         if uri.path() == "/health" && !headers.contains_key(header::AUTHORIZATION) {
-            return Ok(false);
+            return Ok(Credential::Missing);
         }
         let token = only(headers, header::AUTHORIZATION);
         let Some(token) = token.and_then(|value| value.strip_prefix("Bearer ")) else {
             return Err(ApiError::no_token());
         };
-        if self.token.matches(token) { Ok(true) } else { Err(ApiError::wrong_token()) }
+        if self.token.matches(token) {
+            return Ok(Credential::OwnerToken);
+        }
+        let secret = TokenSecret::parse(token).ok_or_else(ApiError::wrong_token)?;
+        Ok(Credential::AgentToken(secret.hash()))
+    }
+
+    /// Waits until the token of the request is not accepted any more.
+    fn ended(&self, credential: Credential) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        match credential {
+            Credential::AgentToken(secret) => Box::pin(Arc::clone(&self.agents).revoked(secret)),
+            Credential::OwnerToken | Credential::Missing => Box::pin(self.token.rotated()),
+        }
     }
 }
 
@@ -96,52 +120,70 @@ async fn check(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let has_token = match guard.check(request.uri(), request.headers()) {
-        Ok(has_token) => has_token,
+    let checked = match guard.check(request.uri(), request.headers()) {
+        Ok(Credential::AgentToken(secret)) => match guard.agents.authenticate(secret).await {
+            Ok(token) => Ok((Credential::AgentToken(secret), Caller::Agent(token))),
+            Err(error) => Err(error),
+        },
+        Ok(credential) => Ok((credential, Caller::Owner)),
+        Err(error) => Err(error),
+    };
+    let (credential, caller) = match checked {
+        Ok(checked) => checked,
         Err(error) => {
             let mut response = error.into_response();
             server::close(&mut response);
             return response;
         }
     };
-    if !has_token {
-        request.extensions_mut().insert(WithoutToken);
+    if credential == Credential::Missing {
         let mut response = next.run(request).await;
         server::close(&mut response);
         return response;
     }
+    request.extensions_mut().insert(caller);
     let response = next.run(request).await;
     let content_type = response.headers().get(header::CONTENT_TYPE);
     if content_type.is_none_or(|value| value.as_bytes() != b"text/event-stream") {
         return response;
     }
     // A stream ends with the token that opened it.
-    let rotated = Box::pin(guard.token.rotated());
-    response.map(|body| Body::from_stream(body.into_data_stream().take_until(rotated)))
+    let ended = guard.ended(credential);
+    response.map(|body| Body::from_stream(body.into_data_stream().take_until(ended)))
 }
 
 #[cfg(test)]
 mod tests {
+    use monoco_store::sqlite::SqliteStore;
+
     use super::*;
+    use crate::clock::Clock;
     use crate::home::Home;
 
     const TOKEN_TEXT: &str = "5ec7e75ec7e75ec7e75ec7e75ec7e75ec7e75ec7e75ec7e75ec7e75ec7e75ec7";
 
-    /// The status of the response; 203 stands for a request that needs no token.
+    /// The status of the response; 203 stands for a request that needs no token, and 202 for the
+    /// token of an agent, which is looked up next.
     fn status(path: &str, headers: &[(&'static str, &str)]) -> u16 {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::new(dir.path().to_owned());
         home.create().unwrap();
         std::fs::write(home.token_path(), TOKEN_TEXT).unwrap();
         let token = Arc::new(ApiToken::open(&home).unwrap());
-        let guard = RequestGuard::new("127.0.0.1:8644".parse().unwrap(), token);
+        let store = Arc::new(SqliteStore::open(&home.store()).unwrap());
+        let agents = Arc::new(AgentTokens::new(store, Clock::default()));
+        let guard = RequestGuard::new("127.0.0.1:8644".parse().unwrap(), token, agents);
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, value.parse().unwrap());
         }
         guard.check(&path.parse().unwrap(), &map).map_or_else(
             |error| error.status.as_u16(),
-            |has_token| if has_token { 200 } else { 203 },
+            |credential| match credential {
+                Credential::OwnerToken => 200,
+                Credential::AgentToken(_) => 202,
+                Credential::Missing => 203,
+            },
         )
     }
 
@@ -158,6 +200,9 @@ mod tests {
         }
         assert_eq!(status("/health", &[HOST]), 203);
         assert_eq!(status("/health", &[HOST, TOKEN]), 200);
+        let agent = format!("Bearer monoco_{TOKEN_TEXT}");
+        assert_eq!(status("/api/v1/events", &[HOST, ("authorization", &agent)]), 202);
+        assert_eq!(status("/health", &[HOST, ("authorization", &agent)]), 202);
         let ours = ("origin", "http://localhost:8644");
         assert_eq!(status("/x", &[HOST, TOKEN, ours, ("sec-fetch-site", "same-origin")]), 200);
     }
@@ -182,7 +227,8 @@ mod tests {
         assert_eq!(status(x, &[HOST]), 401);
         let [short, long] = [&TOKEN.1[..70], &format!("{}7", TOKEN.1)];
         let basic = format!("Basic {TOKEN_TEXT}");
-        for token in ["Bearer", "Bearer ", short, long, &basic, TOKEN_TEXT] {
+        let malformed = format!("Bearer monoco_{}", &TOKEN_TEXT[1..]);
+        for token in ["Bearer", "Bearer ", short, long, &basic, &malformed, TOKEN_TEXT] {
             assert_eq!(status(x, &[HOST, ("authorization", token)]), 401, "{token}");
             assert_eq!(status("/health", &[HOST, ("authorization", token)]), 401, "{token}");
         }

@@ -20,6 +20,7 @@ pub mod pipeline;
 #[cfg(test)]
 pub mod schemas;
 pub mod sessions;
+pub mod tokens;
 pub mod trace;
 pub mod tunnels;
 

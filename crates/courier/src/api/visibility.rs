@@ -1,0 +1,121 @@
+//! Which messages an agent may see, and a record of the Mails that it has read.
+//!
+//! An agent sees Mails, and the messages in its own boxes. With the scope operate it sees all
+//! messages. What it may not see does not exist for it: the response is 404. The owner sees all,
+//! and nothing is recorded.
+
+use monoco_core::claim::{MailLocation, Workspace};
+use monoco_core::mail::MailId;
+use monoco_core::object::{ObjId, ObjKind};
+use monoco_core::token::{AgentToken, Scope};
+use monoco_store::{LetterRow, MailRow, MessageTrace, StoreError};
+
+use super::Api;
+use super::caller::Caller;
+use super::error::ApiError;
+
+/// Checks that the caller may see a Mail, and records that an agent has read it.
+///
+/// # Errors
+///
+/// 404 for a Mail of a sender that is not accepted yet: agents do not read those.
+pub async fn read_mail(api: &Api, caller: &Caller, row: &MailRow) -> Result<(), ApiError> {
+    let Some(token) = caller.agent() else { return Ok(()) };
+    let id = &row.entry.id;
+    if row.location == MailLocation::Held && !token.scopes.contains(Scope::Operate) {
+        return Err(StoreError::Missing { what: "Mail", key: id.to_string() }.into());
+    }
+    Ok(api.store.record_read(&token.name, id, api.clock.now()).await?)
+}
+
+/// Checks that the caller may see a message, and records that an agent has read it when it is a
+/// Mail.
+///
+/// # Errors
+///
+/// 404 for a message that is no Mail and in no box of the agent.
+pub async fn read_message(
+    api: &Api,
+    caller: &Caller,
+    trace: &MessageTrace,
+) -> Result<(), ApiError> {
+    let Some(token) = caller.agent() else { return Ok(()) };
+    if let Some(mail) = &trace.mail {
+        return read_mail(api, caller, &find_mail(api, &mail.id).await?).await;
+    }
+    if can_see(token, trace) {
+        return Ok(());
+    }
+    Err(StoreError::Missing { what: "message", key: trace.msg_id.to_string() }.into())
+}
+
+/// Checks that the caller may see a letter, with the letters that it was merged into and the
+/// message that it became.
+///
+/// # Errors
+///
+/// 404 for a letter that the agent has not submitted.
+pub async fn read_letter(
+    api: &Api,
+    caller: &Caller,
+    letters: &[LetterRow],
+    message: Option<&MessageTrace>,
+) -> Result<(), ApiError> {
+    let Some(token) = caller.agent() else { return Ok(()) };
+    let is_own = letters.iter().all(|row| row.letter.from == token.did.as_str());
+    if !is_own && !token.scopes.contains(Scope::Operate) {
+        let key = letters.first().map(|row| row.id.to_string()).unwrap_or_default();
+        return Err(StoreError::Missing { what: "letter", key }.into());
+    }
+    match message {
+        Some(message) => read_message(api, caller, message).await,
+        None => Ok(()),
+    }
+}
+
+/// Checks that the caller may get an object. `asked` is the id in the request.
+///
+/// # Errors
+///
+/// 404 when there is no such object, or the agent may not see it.
+pub async fn read_object(
+    api: &Api,
+    caller: &Caller,
+    id: ObjId,
+    asked: &str,
+) -> Result<(), ApiError> {
+    let Some(token) = caller.agent() else { return Ok(()) };
+    match id.kind() {
+        ObjKind::Msg => read_message(api, caller, &api.store.trace(id).await?).await,
+        _ if token.scopes.contains(Scope::Operate) => Ok(()),
+        // The hash of an attachment is in the message that the agent has read.
+        ObjKind::Bytes if asked == id.to_string() => Ok(()),
+        ObjKind::Bytes | ObjKind::Receipt => {
+            Err(StoreError::Missing { what: "object", key: asked.chars().take(80).collect() }
+                .into())
+        }
+    }
+}
+
+/// Records that an agent has read a message of a box that it may use, when it is a Mail.
+///
+/// # Errors
+///
+/// When the store fails.
+pub async fn record(api: &Api, caller: &Caller, id: ObjId) -> Result<(), ApiError> {
+    let Some(token) = caller.agent() else { return Ok(()) };
+    Ok(api.store.record_message_read(&token.name, id, api.clock.now()).await?)
+}
+
+fn can_see(token: &AgentToken, trace: &MessageTrace) -> bool {
+    token.scopes.contains(Scope::Operate)
+        || trace.records.iter().any(|record| record.owner == token.did)
+        || trace
+            .deliveries
+            .iter()
+            .any(|delivery| delivery.author == token.did || delivery.plan.tunnel_did == token.did)
+}
+
+async fn find_mail(api: &Api, id: &MailId) -> Result<MailRow, ApiError> {
+    Ok(api.store.mail(id, &Workspace::shared()).await?)
+}

@@ -1,0 +1,30 @@
+//! The courier: the daemon that receives, stores, merges and sends messages, with its HTTP API.
+//!
+//! # Reading order
+//!
+//! * [`serve`]: builds the courier and starts its tasks; the only place that wires.
+//! * `center`: operations that combine several store calls: dispatch, send, trace.
+//! * [`courier`]: background tasks: merging, sending, Mail files, drafts, retention.
+//! * `background`: the loop that every background task runs in.
+//! * [`pipeline`]: letters and the workers that process them.
+//! * [`api`]: the HTTP API; one guard checks every request.
+//! * [`config`]: reads and checks the config file.
+//! * [`log`], `log_limit`: the courier's log and its rotation; limits repeated messages.
+//! * `task_group`, `signals`: tasks that stop together; process signals.
+//! * [`supervisor`]: runs commands so that none of their processes outlives them.
+//! * [`home`], [`clock`]: the courier's directory; the only caller of `now()`.
+
+pub mod api;
+mod background;
+mod center;
+pub mod clock;
+pub mod config;
+pub mod courier;
+pub mod home;
+pub mod log;
+mod log_limit;
+pub mod pipeline;
+pub mod serve;
+mod signals;
+pub mod supervisor;
+mod task_group;
