@@ -17,7 +17,7 @@ use monoco_core::letter::ChainDirection;
 use monoco_core::retention::MAX_CLOCK_STEP;
 use monoco_core::time::Timestamp;
 use monoco_store::sqlite::SqliteStore;
-use monoco_store::{PipelineRouting, SharedStore, StoreError, SweepCounts};
+use monoco_store::{FtsIndex, PipelineRouting, SharedStore, StoreError, SweepCounts};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
@@ -38,6 +38,7 @@ use crate::courier::file_projector::FileProjector;
 use crate::courier::forget::TextEraser;
 use crate::courier::mailbox_dir::MailboxDir;
 use crate::courier::merge::MergeLoop;
+use crate::courier::search_indexer::SearchIndexer;
 use crate::courier::tunnel_supervisor::TunnelSupervisor;
 use crate::courier::tunnels::TunnelRegistry;
 use crate::courier::{HOLDER, locks_file, retention, sweeper};
@@ -260,6 +261,8 @@ impl Courier {
         listeners: Listeners,
     ) -> Result<Self, StoreError> {
         let store: SharedStore = Arc::new(SqliteStore::open(&home.store())?);
+        let index = Arc::new(FtsIndex::open(&home.store())?);
+        let search = Arc::new(SearchIndexer::new(Arc::clone(&store), index, config.search));
         let clock = start_clock(&store).await?;
         prepare_store(&store, clock, &config).await?;
 
@@ -294,8 +297,8 @@ impl Courier {
         supervisor.apply(None, &config).await?;
 
         let tunnels = Arc::clone(&supervisor.tunnels);
-        let parts =
-            CourierParts { store, clock, entry, tunnels, config: config_receiver, pipeline };
+        let config = config_receiver;
+        let parts = CourierParts { store, search, clock, entry, tunnels, config, pipeline };
         // Before the merge loop starts: otherwise it merges windows without the files they wait for.
         parts.store.resume_files(clock.now()).await?;
         let (merge_loop, projector, dead_drafts) = start_loops(&parts, home, &loops);
@@ -369,6 +372,7 @@ impl Courier {
 /// What the background loops and the listeners share.
 struct CourierParts {
     store: SharedStore,
+    search: Arc<SearchIndexer>,
     clock: Clock,
     entry: PipelineEntry,
     tunnels: Arc<TunnelRegistry>,
@@ -414,7 +418,9 @@ fn start_loops(
     loops.spawn(locks_file::run(store(), clock, tree(), stop()));
     loops.spawn(retention::run(store(), clock, tree(), settings(), stop()));
     loops.spawn(sweeper::run(store(), clock, settings(), stop()));
-    let eraser = TextEraser { projector: Arc::clone(&projector), clock, owner: owner() };
+    let search = Arc::clone(&parts.search);
+    loops.spawn(Arc::clone(&search).run(stop()));
+    let eraser = TextEraser { projector: Arc::clone(&projector), search, clock, owner: owner() };
     loops.spawn(eraser.resume());
     (merge_loop, projector, dead_drafts)
 }
@@ -427,7 +433,7 @@ fn start_listeners(
     dead_drafts: Arc<DeadDrafts>,
     receivers: &TaskGroup,
 ) {
-    let CourierParts { store, clock, entry, tunnels, config, pipeline } = parts;
+    let CourierParts { store, search, clock, entry, tunnels, config, pipeline } = parts;
     let webhooks = api::webhooks::WebhookListener::new(
         Arc::clone(&store),
         clock,
@@ -443,6 +449,7 @@ fn start_listeners(
         metrics: api::ApiMetrics::new(),
         tunnels,
         projector,
+        search,
         dead_drafts,
         pipeline,
         config,

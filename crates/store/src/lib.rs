@@ -22,6 +22,7 @@
 //! * [`EventStore`]: the event log and the trace of one message
 //! * [`RetentionStore`]: elapsed time, and what is purged by age
 //! * [`ErasureStore`]: erases what one person wrote
+//! * [`SearchStore`]: what the search index reads; [`SearchIndex`]: the index itself
 //! * [`StatusStore`]: counts and health
 //!
 //! [`sqlite`] is the embedded backend. Every backend must pass the conformance tests in
@@ -56,6 +57,7 @@ mod mails;
 mod objects;
 mod records;
 mod retention;
+mod search;
 mod sessions;
 pub mod sqlite;
 mod status;
@@ -89,6 +91,10 @@ pub use records::{
     RecordFilter, RecordStore, SweepCounts,
 };
 pub use retention::RetentionStore;
+pub use search::{
+    FtsIndex, IndexedMessage, MAX_RANKED, SearchBatch, SearchHit, SearchIndex, SearchProgress,
+    SearchRange, SearchStore, SearchableMessage, SearchablePage,
+};
 pub use sessions::{SessionEntry, SessionStore, SessionSummary};
 pub use status::{StatusStore, StoreCounts, StoreHealth};
 pub use tokens::TokenStore;
@@ -221,6 +227,7 @@ pub trait Store:
     + EventStore
     + RetentionStore
     + ErasureStore
+    + SearchStore
     + StatusStore
 {
 }

@@ -1,9 +1,10 @@
 //! What the index stores of a message.
 
-use super::query::SearchMark;
-use super::tokens::joined_tokens;
+use super::query::{SearchMark, SearchPhrase, SearchQuery};
+use super::tokens::{SearchToken, joined_tokens, tokens};
 use crate::did::Did;
-use crate::mail::Mail;
+use crate::inbound::{ChatSession, Participant};
+use crate::mail::{Mail, MailIndexEntry, Participants};
 use crate::object::ObjId;
 use crate::outgoing::OutgoingMessage;
 
@@ -43,22 +44,44 @@ impl SearchDocument {
         OutgoingMessage::parse(canonical).ok().map(Self::of_message)
     }
 
+    /// What the index of Mails has of a Mail, and its text. Names of files are not in the index.
+    pub fn of_entry(entry: &MailIndexEntry, text: String) -> Self {
+        let MailIndexEntry { title, session, participants, .. } = entry.clone();
+        Self {
+            marks: marks(&text, false, false),
+            title,
+            files: Vec::new(),
+            chat: chat_names(session, &participants),
+            authors: names(&participants.from),
+            text,
+        }
+    }
+
+    /// Whether the document meets phrases and filters of a query, except tunnel, time and status.
+    pub fn matches(&self, query: &SearchQuery) -> bool {
+        let (title, files) = (self.title.as_deref().unwrap_or_default(), self.files.join(" "));
+        let (authors, chat) = (self.authors.join(" "), self.chat.join(" "));
+        let [title, text, files, authors, chat] =
+            [title, &self.text, &files, &authors, &chat].map(|text| tokens(text, usize::MAX));
+        let has = |column: &[SearchToken], phrase: &SearchPhrase| {
+            (0..column.len()).any(|at| phrase.is_start_of(&column[at..]))
+        };
+        let all = [&title, &text, &files, &authors, &chat];
+        query.phrases.iter().all(|phrase| all.iter().any(|column| has(column, phrase)))
+            && query.from.iter().all(|phrase| has(&authors, phrase))
+            && query.chat.iter().all(|phrase| has(&chat, phrase))
+            && query.has.iter().all(|mark| self.marks.contains(mark))
+    }
+
     fn of_mail(mail: Mail) -> Self {
         let (header, text) = (mail.header, mail.text);
-        let people = header.participants;
-        let names = |list: Vec<crate::inbound::Participant>| {
-            list.into_iter().flat_map(|person| person.name.into_iter().chain([person.id]))
-        };
-        let session = header.session;
-        let chat = session.name.into_iter().chain([session.id]).chain(session.thread_key);
-        let recipients = names(people.to).chain(names(people.cc)).chain(names(people.bcc));
         let is_image = header.artifacts.iter().any(|it| it.mime_type.starts_with("image/"));
         Self {
             marks: marks(&text, !header.artifacts.is_empty(), is_image),
             title: header.title,
             files: header.artifacts.into_iter().map(|artifact| artifact.name).collect(),
-            authors: names(people.from).collect(),
-            chat: chat.chain(recipients).collect(),
+            authors: names(&header.participants.from),
+            chat: chat_names(header.session, &header.participants),
             text,
         }
     }
@@ -94,6 +117,18 @@ impl SearchDocument {
     }
 }
 
+/// Names and ids of people, the names first.
+fn names(people: &[Participant]) -> Vec<String> {
+    people.iter().flat_map(|it| it.name.iter().chain([&it.id])).cloned().collect()
+}
+
+/// Name, id and thread of a chat, and the recipients beside it.
+fn chat_names(session: ChatSession, people: &Participants) -> Vec<String> {
+    let chat = session.name.into_iter().chain([session.id]).chain(session.thread_key);
+    let recipients = [&people.to, &people.cc, &people.bcc].into_iter().flat_map(|it| names(it));
+    chat.chain(recipients).collect()
+}
+
 fn marks(text: &str, has_attachment: bool, has_image: bool) -> Vec<SearchMark> {
     let has_link = ["http://", "https://"].iter().any(|scheme| text.contains(scheme));
     let marks = [
@@ -110,6 +145,7 @@ mod tests {
 
     use super::*;
     use crate::object::MsgObject;
+    use crate::time::Timestamp;
 
     #[test]
     fn sent_message_has_text_targets_and_files() {
@@ -138,5 +174,15 @@ mod tests {
             }
         );
         assert_eq!(SearchDocument::read(message.id(), "{}"), None);
+        for (text, expected) in [
+            ("plan 部署", true),
+            ("png from:me in:release has:link", true),
+            ("from:ann", false),
+            ("in:me", false),
+            ("nothing", false),
+        ] {
+            let query = SearchQuery::parse(text, Timestamp::from_ms(0)).unwrap();
+            assert_eq!(document.matches(&query), expected, "{text}");
+        }
     }
 }

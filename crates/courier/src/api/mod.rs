@@ -22,6 +22,7 @@ use crate::clock::Clock;
 use crate::config::{ClaimsConfig, Config};
 use crate::courier::dead_drafts::DeadDrafts;
 use crate::courier::file_projector::FileProjector;
+use crate::courier::search_indexer::SearchIndexer;
 use crate::courier::tunnels::TunnelRegistry;
 use crate::pipeline::Pipeline;
 use access::RouteAccess;
@@ -57,6 +58,7 @@ mod metrics;
 #[cfg(test)]
 mod openapi;
 mod pipeline;
+mod search;
 pub mod server;
 mod sessions;
 mod submission;
@@ -77,6 +79,7 @@ pub struct Api {
     /// The tunnels that this courier runs itself.
     pub tunnels: Arc<TunnelRegistry>,
     pub projector: Arc<FileProjector>,
+    pub search: Arc<SearchIndexer>,
     pub dead_drafts: Arc<DeadDrafts>,
     pub pipeline: Arc<Pipeline>,
     pub config: watch::Receiver<Arc<Config>>,
@@ -144,6 +147,8 @@ routes! {
     post "/api/v1/messages/{id}/drop" [Operate] => mails::drop_claim,
     get "/api/v1/dead" [Operate] => mails::dead,
     post "/api/v1/mailbox/rebuild" [Operate] => mails::rebuild,
+    get "/api/v1/search" [Read] => search::search,
+    post "/api/v1/search/rebuild" [Operate] => search::rebuild,
     post "/api/v1/drafts/{id}/retry" [Operate] => drafts::retry,
     post "/api/v1/drafts/{id}/drop" [Operate] => drafts::drop_draft,
     post "/api/v1/letters" [Send] => submission::submit,

@@ -33,6 +33,7 @@ mod message;
 mod output;
 mod pipeline;
 mod restore;
+mod search;
 mod sim;
 mod since;
 mod table;
@@ -109,6 +110,13 @@ enum CliCommand {
     Events(events::EventsArgs),
     /// Show the history of one message, found by any of its ids
     Trace(trace::TraceArgs),
+    /// Search received and sent messages
+    ///
+    /// Finds messages that meet all words and filters, the newest first. Finds parts of words in
+    /// Chinese, Japanese and Korean; elsewhere whole words, and beginnings with `*`. Needs a
+    /// running courier. Examples: monoco search 部署 from:ann since:7d;
+    /// monoco search '"build is red"' has:link --order relevance
+    Search(search::SearchArgs),
     /// Print or replace the owner's token, and manage the tokens of agents
     #[command(subcommand)]
     Token(token::TokenCommand),
@@ -254,6 +262,7 @@ fn run(cli: Cli, format: OutputFormat) -> Result<(), CliError> {
         CliCommand::Dead(command) => block_on(dead::run(&context, command)),
         CliCommand::Events(args) => block_on(events::run(&context, args)),
         CliCommand::Trace(args) => block_on(trace::run(&context, args)),
+        CliCommand::Search(args) => block_on(search::run(&context, args)),
         CliCommand::Token(command) => block_on(token::run(&context, command)),
         CliCommand::Doctor => block_on(doctor::run(&context)),
         CliCommand::Backup(args) => backup::run(&context, &args),

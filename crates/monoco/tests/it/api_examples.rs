@@ -342,6 +342,9 @@ fn mails(on: &mut Recorder, receiver: &Receiver) {
     on.courier.until("/health", |health| health["adapters"]["ci"]["sent"] == 1);
     on.post(&format!("{mail}/complete"), json!({"agent_id": "agent-1", "epoch": epoch}));
     on.get(&format!("{mail}/trace"));
+    let search = "/api/v1/search?q=%22build%20is%20red%22%20from:ann";
+    on.courier.until(search, |page| page["complete"] == true);
+    on.get(search);
 }
 
 fn letters(on: &mut Recorder) {
@@ -404,6 +407,7 @@ fn courier(on: &mut Recorder) {
         dirs.iter().all(|dir| list(dir).is_empty())
     });
     on.call("POST", "/api/v1/mailbox/rebuild");
+    on.call("POST", "/api/v1/search/rebuild");
     on.get("/health");
     on.record("GET", "/metrics", &Body::None, " | grep ^monoco_dispatches");
     on.courier.cli(&["token", "add", "codex", "--scope", "read,claim,reply"]).ok();

@@ -23,7 +23,7 @@ use crate::{
     MailQuery, MailRow, MailStore, Page, PageRequest, RestoreMailResult, StoreError, StoreResult,
 };
 
-/// Rows that a search reads for one page. Few in tests, so that they reach the limit.
+/// Rows that a filtered list reads for one page. Few in tests, so that they reach the limit.
 const MAX_ROWS_SEARCHED: usize = if cfg!(test) { 5 } else { 10_000 };
 
 /// Name of the row in the table `progress` below which no Mail gets a number.
@@ -259,7 +259,6 @@ fn list(db: &Db, query: &MailQuery, page: &PageRequest) -> StoreResult<Page<Mail
     let used = statement.parameter_count();
     let mut rows = statement.query(&values[..used]).map_err(db_error)?;
 
-    let text = query.text.as_ref().map(|text| text.to_lowercase());
     let mut entries = Vec::new();
     let (mut searched, mut last) = (0, None);
     while let Some(row) = rows.next().map_err(db_error)? {
@@ -284,26 +283,13 @@ fn list(db: &Db, query: &MailQuery, page: &PageRequest) -> StoreResult<Page<Mail
         let state = claim.as_ref().map_or(ClaimState::New, |claim| claim.claiming.state.name());
         let matches = !matches!(mail.location, MailLocation::Held)
             && query.status.is_none_or(|status| status == state)
-            && query.provider.as_ref().is_none_or(|provider| provider == mail.entry.id.provider())
-            && text.as_ref().is_none_or(|text| contains_text(&mail.entry, text));
+            && query.provider.as_ref().is_none_or(|provider| provider == mail.entry.id.provider());
         if matches {
             entries.push(MailRow { entry: mail.entry, location: mail.location, claim });
         }
     }
     // After the maximum number of rows there may be more behind them.
     Ok(Page { entries, next: last.filter(|_| searched >= MAX_ROWS_SEARCHED) })
-}
-
-/// Whether a text in lower case occurs in the preview, the title or a name.
-fn contains_text(entry: &MailIndexEntry, text: &str) -> bool {
-    let senders = entry.participants.from.iter();
-    let shown =
-        [Some(entry.preview.as_str()), entry.title.as_deref(), entry.session.name.as_deref()];
-    shown
-        .into_iter()
-        .flatten()
-        .chain(senders.map(|sender| sender.display_name()))
-        .any(|shown| shown.to_lowercase().contains(text))
 }
 
 #[async_trait]

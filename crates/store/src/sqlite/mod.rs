@@ -28,7 +28,7 @@ pub use check::{StoreCheck, check};
 use checkpoint::Checkpointer;
 use damage::{DamagedRows, Db};
 use objects::ObjectBody;
-use open::db_error;
+pub(crate) use open::db_error;
 use writer::{DatabaseFile, Tx, Writer, WriterChannels};
 
 mod address_book;
@@ -59,7 +59,8 @@ mod purged_files;
 mod records;
 mod restore;
 mod retention;
-mod rows;
+pub(crate) mod rows;
+mod search;
 mod send;
 mod sessions;
 mod short_ids;

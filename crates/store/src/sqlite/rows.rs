@@ -8,7 +8,7 @@ use super::open::db_error;
 use crate::{Page, PageRequest, StoreError, StoreResult};
 
 /// Runs a statement and returns the number of changed rows.
-pub(super) fn execute(db: &Connection, sql: &str, params: impl Params) -> StoreResult<usize> {
+pub(crate) fn execute(db: &Connection, sql: &str, params: impl Params) -> StoreResult<usize> {
     db.prepare_cached(sql).and_then(|mut statement| statement.execute(params)).map_err(db_error)
 }
 
@@ -18,7 +18,7 @@ pub(super) fn insert(db: &Connection, sql: &str, params: impl Params) -> StoreRe
 }
 
 /// Reads the first row of a query that has at least one.
-pub(super) fn one<T>(
+pub(crate) fn one<T>(
     db: &Connection,
     sql: &str,
     params: impl Params,
@@ -30,7 +30,7 @@ pub(super) fn one<T>(
 }
 
 /// Reads the first row of a query, or returns `None` when it has no rows.
-pub(super) fn optional<T>(
+pub(crate) fn optional<T>(
     db: &Connection,
     sql: &str,
     params: impl Params,
@@ -42,7 +42,7 @@ pub(super) fn optional<T>(
 }
 
 /// Reads all rows of a query.
-pub(super) fn list<T>(
+pub(crate) fn list<T>(
     db: &Connection,
     sql: &str,
     params: impl Params,
@@ -97,7 +97,7 @@ pub(super) fn first_undamaged<T>(
 }
 
 /// Reads the first column of all rows of a query.
-pub(super) fn numbers(db: &Connection, sql: &str, params: impl Params) -> StoreResult<Vec<i64>> {
+pub(crate) fn numbers(db: &Connection, sql: &str, params: impl Params) -> StoreResult<Vec<i64>> {
     list(db, sql, params, |row| row.get(0))
 }
 
@@ -112,7 +112,7 @@ pub(super) fn start(page: &PageRequest) -> i64 {
 }
 
 /// A row limit as SQLite takes it. One below the maximum, so that callers can add one.
-pub(super) fn limit(count: usize) -> i64 {
+pub(crate) fn limit(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX - 1)
 }
 

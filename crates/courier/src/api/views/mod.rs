@@ -19,6 +19,7 @@ pub mod messages;
 pub mod pipeline;
 #[cfg(test)]
 pub mod schemas;
+pub mod search;
 pub mod sessions;
 pub mod tokens;
 pub mod trace;
