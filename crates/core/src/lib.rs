@@ -31,6 +31,7 @@
 //! * [`routing`]: which boxes an inbound message goes to.
 //! * [`session`]: conversations of one owner.
 //! * [`short_id`]: ids that are given in part.
+//! * [`search`]: tokens, queries and snippets of the full-text search.
 //! * [`token`]: tokens of agents, their scopes, and what a token allows.
 //! * [`event`]: the log of events.
 //! * [`erasure`]: what happens to a message when its author's text is erased.
@@ -76,6 +77,7 @@ pub mod record;
 pub mod retention;
 pub mod retry;
 pub mod routing;
+pub mod search;
 pub mod session;
 pub mod short_id;
 #[cfg(test)]

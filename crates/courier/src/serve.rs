@@ -18,7 +18,7 @@ use monoco_core::letter::ChainDirection;
 use monoco_core::retention::MAX_CLOCK_STEP;
 use monoco_core::time::Timestamp;
 use monoco_store::sqlite::SqliteStore;
-use monoco_store::{PipelineRouting, SharedStore, StoreError, SweepCounts};
+use monoco_store::{FtsIndex, PipelineRouting, SharedStore, StoreError, SweepCounts};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
@@ -41,6 +41,7 @@ use crate::courier::forget::TextEraser;
 use crate::courier::held_duties::HeldDuties;
 use crate::courier::mailbox_dir::MailboxDir;
 use crate::courier::merge::MergeLoop;
+use crate::courier::search_indexer::SearchIndexer;
 use crate::courier::tunnel_supervisor::TunnelSupervisor;
 use crate::courier::tunnels::TunnelRegistry;
 use crate::courier::{approval_asks, figures, locks_file, retention, sweeper};
@@ -269,6 +270,8 @@ impl Courier {
     ) -> Result<Self, StoreError> {
         let store: SharedStore = Arc::new(SqliteStore::open(&home.store())?);
         store.set_approval_policy(Arc::clone(&config.approvals));
+        let index = Arc::new(FtsIndex::open(&home.store())?);
+        let search = Arc::new(SearchIndexer::new(Arc::clone(&store), index, config.search));
         let clock = start_clock(&store).await?;
         let run = store.register_courier(id, enabled_tunnels(&config), clock.now()).await?;
         let duties = if store.is_shared() { HeldDuties::none(run) } else { HeldDuties::all(run) };
@@ -311,7 +314,8 @@ impl Courier {
 
         let tunnels = Arc::clone(&supervisor.tunnels);
         let config = config_receiver;
-        let parts = CourierParts { store, clock, entry, tunnels, duties, config, source, pipeline };
+        let parts =
+            CourierParts { store, search, clock, entry, tunnels, duties, config, source, pipeline };
         if !parts.duties.is_shared() {
             // Before the merge loop starts: otherwise it merges windows without the files they wait
             // for. With other couriers, that is done for each tunnel with its duty.
@@ -393,6 +397,7 @@ impl Courier {
 /// What the background loops and the listeners share.
 struct CourierParts {
     store: SharedStore,
+    search: Arc<SearchIndexer>,
     clock: Clock,
     entry: PipelineEntry,
     tunnels: Arc<TunnelRegistry>,
@@ -460,7 +465,9 @@ fn start_loops(
     loops.spawn(sweeper::run(store(), clock, settings(), stop()));
     loops.spawn(approval_asks::run(store(), clock, settings(), stop()));
     loops.spawn(figures::run(store(), clock, stop()));
-    let eraser = TextEraser { projector: Arc::clone(&projector), clock, owner: owner() };
+    let search = Arc::clone(&parts.search);
+    loops.spawn(Arc::clone(&search).run(stop()));
+    let eraser = TextEraser { projector: Arc::clone(&projector), search, clock, owner: owner() };
     loops.spawn(eraser.resume());
     (merge_loop, projector, dead_drafts)
 }
@@ -473,7 +480,8 @@ fn start_listeners(
     dead_drafts: Arc<DeadDrafts>,
     receivers: &TaskGroup,
 ) {
-    let CourierParts { store, clock, entry, tunnels, duties, config, source, pipeline } = parts;
+    let CourierParts { store, search, clock, entry, tunnels, duties, config, source, pipeline } =
+        parts;
     let webhooks = api::webhooks::WebhookListener::new(
         Arc::clone(&store),
         clock,
@@ -489,6 +497,7 @@ fn start_listeners(
         metrics: api::ApiMetrics::new(),
         tunnels,
         projector,
+        search,
         dead_drafts,
         pipeline,
         duties,

@@ -25,6 +25,7 @@
 //! * [`RetentionStore`]: elapsed time, and what is purged by age
 //! * [`ErasureStore`]: erases what one person wrote
 //! * [`DutyStore`]: couriers that share the store, and their duties
+//! * [`SearchStore`]: what the search index reads; [`SearchIndex`]: the index itself
 //! * [`StatusStore`]: counts and health
 //!
 //! [`sqlite`] is the embedded backend. Every backend must pass the conformance tests in
@@ -66,6 +67,7 @@ mod objects;
 pub mod postgres;
 mod records;
 mod retention;
+mod search;
 mod sessions;
 mod sql;
 pub mod sqlite;
@@ -104,6 +106,10 @@ pub use records::{
     RecordFilter, RecordStore, SweepCounts,
 };
 pub use retention::RetentionStore;
+pub use search::{
+    FtsIndex, IndexedMessage, MAX_RANKED, SearchBatch, SearchHit, SearchIndex, SearchProgress,
+    SearchRange, SearchStore, SearchableMessage, SearchablePage,
+};
 pub use sessions::{SessionEntry, SessionStore, SessionSummary};
 pub use sql::SqlStore;
 pub use status::{StatusStore, StoreCounts, StoreHealth};
@@ -262,6 +268,7 @@ pub trait Store:
     + RetentionStore
     + ErasureStore
     + DutyStore
+    + SearchStore
     + StatusStore
 {
 }

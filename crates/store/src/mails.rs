@@ -29,8 +29,6 @@ pub struct MailQuery {
     pub provider: Option<String>,
     /// Only Mails that were merged at this time or later.
     pub since: Option<Timestamp>,
-    /// Only Mails with this text in the title, the names or the preview.
-    pub text: Option<String>,
 }
 
 /// What became of a Mail that was read from its file.

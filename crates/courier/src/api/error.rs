@@ -26,6 +26,7 @@ use serde_json::{Map, Value, json};
 use super::input::BODY_TIMEOUT;
 use crate::center::CenterError;
 use crate::center::reply::ReplyError;
+use crate::center::search::SearchError;
 use crate::config::ConfigError;
 use crate::courier::file_projector::ProjectorError;
 use crate::courier::forget::ForgetError;
@@ -364,6 +365,17 @@ impl From<ForgetError> for ApiError {
                 Self::new(StatusCode::CONFLICT, "lost_mails", message).with("mails", mails)
             }
             ForgetError::Projector(error) => error.into(),
+        }
+    }
+}
+
+impl From<SearchError> for ApiError {
+    fn from(error: SearchError) -> Self {
+        match error {
+            SearchError::Off => Self::new(StatusCode::CONFLICT, "search_off", error.to_string()),
+            SearchError::Query(invalid) => Self::bad_parameter("q", invalid),
+            SearchError::Cursor(_) => Self::bad_parameter("cursor", error),
+            SearchError::Store(error) => error.into(),
         }
     }
 }

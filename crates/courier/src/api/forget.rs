@@ -48,6 +48,7 @@ pub async fn forget(
     let authors = dids_of(&api.store, did).await?;
     let eraser = TextEraser {
         projector: api.projector.clone(),
+        search: api.search.clone(),
         clock: api.clock,
         owner: api.config.borrow().owner.clone(),
     };

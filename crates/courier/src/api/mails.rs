@@ -12,7 +12,9 @@ use monoco_core::letter::LetterState;
 use monoco_core::mail::MailId;
 use monoco_core::time::Timestamp;
 use monoco_mailbox::claim_info::ClaimInfo;
-use monoco_store::{ClaimUpdate, DeadForward, LetterQuery, MailQuery, PageRequest, StoreError};
+use monoco_store::{
+    ClaimUpdate, DeadForward, LetterQuery, MailQuery, PageRequest, SearchHit, StoreError,
+};
 use serde::Deserialize;
 #[cfg(test)]
 use utoipa::{IntoParams, ToSchema};
@@ -20,7 +22,9 @@ use utoipa::{IntoParams, ToSchema};
 use super::caller::Caller;
 use super::drafts;
 use super::error::ApiError;
-use super::input::{self, JsonBody, OptionalJsonBody, PagingQuery, PathParams, QueryParams};
+use super::input::{
+    self, JsonBody, MAX_PAGE, OptionalJsonBody, PagingQuery, PathParams, QueryParams,
+};
 use super::messages::{parse_key, respond};
 use super::trace::trace_of;
 use super::views::boxes::RecordView;
@@ -36,6 +40,7 @@ use super::views::trace::TraceView;
 use super::{Api, SharedApi, ids, visibility};
 use crate::center;
 use crate::center::reply::ReplyRequest;
+use crate::center::search::{SearchOrder, SearchRequest, search as search_messages};
 use crate::courier::dead_drafts::DeadDrafts;
 use crate::pipeline::letter_pages::LetterPages;
 
@@ -60,8 +65,8 @@ pub struct MailListQuery {
     provider: Option<String>,
     /// Earliest time at which they became Mails, RFC 3339
     since: Option<String>,
-    /// Text to search for in title, names and the first lines. A page searches at most 10000
-    /// Mails; `next_cursor` continues the search.
+    /// Query of `GET /api/v1/search`. A page examines at most 5000 hits; `next_cursor` continues
+    /// the search.
     q: Option<String>,
     /// `next_cursor` of the previous page
     cursor: Option<String>,
@@ -181,7 +186,6 @@ pub async fn list(
     QueryParams(asked): QueryParams<MailListQuery>,
 ) -> Result<axum::Json<MailPage>, ApiError> {
     let MailListQuery { workspace, status, provider, since, q, cursor, limit, order } = asked;
-    let request = PagingQuery { cursor, limit, order }.page_request("mails")?;
     let status = status.map(|word| {
         ClaimState::parse(&word.to_uppercase()).ok_or_else(|| {
             let known = ClaimState::ALL.map(ClaimState::as_str).join(", ");
@@ -196,11 +200,45 @@ pub async fn list(
         status: status.transpose()?,
         provider,
         since: since.transpose().map_err(|error| ApiError::bad_parameter("since", error))?,
-        text: q,
     };
+    if let Some(q) = q {
+        return search(&api, q, query, PagingQuery { cursor, limit, order }).await;
+    }
+    let request = PagingQuery { cursor, limit, order }.page_request("mails")?;
     let page = api.store.mails(query, request.clone()).await?;
     let next_cursor = input::next_cursor("mails", &request, page.next);
     let messages = page.entries.into_iter().map(Into::into).collect();
+    Ok(axum::Json(MailPage { messages, next_cursor }))
+}
+
+/// Lists the Mails that a search finds.
+async fn search(
+    api: &Api,
+    q: String,
+    query: MailQuery,
+    paging: PagingQuery,
+) -> Result<axum::Json<MailPage>, ApiError> {
+    let PagingQuery { cursor, limit, order } = paging;
+    let order = match order.as_deref() {
+        None | Some("newest") => SearchOrder::Newest,
+        Some("oldest") => SearchOrder::Oldest,
+        Some(_) => return Err(ApiError::bad_parameter("order", "expected newest or oldest")),
+    };
+    let MailQuery { workspace, status, provider, since } = query;
+    let limit = input::count("limit", limit, 50, MAX_PAGE)?;
+    let request = SearchRequest { query: q, order, cursor, limit, workspace };
+    let is_wanted = |hit: &SearchHit| {
+        hit.mail.as_ref().is_some_and(|row| {
+            let state = row.claim.as_ref().map_or(ClaimState::New, |it| it.claiming.state.name());
+            status.is_none_or(|status| status == state)
+                && provider.as_ref().is_none_or(|it| it == row.entry.id.provider())
+                && since.is_none_or(|since| row.entry.received_at >= since)
+        })
+    };
+    let now = api.clock.now();
+    let found = search_messages(&api.store, &api.search, &request, now, is_wanted).await?;
+    let messages = found.messages.into_iter().filter_map(|found| found.hit.mail).map(Into::into);
+    let (messages, next_cursor) = (messages.collect(), found.next_cursor);
     Ok(axum::Json(MailPage { messages, next_cursor }))
 }
 
@@ -552,7 +590,9 @@ pub(super) async fn mail_id(api: &Api, path: &PathParams) -> Result<MailId, ApiE
     ids::resolve(api, text, missing).await
 }
 
-fn parse_workspace(workspace: Option<String>) -> Result<Option<Workspace>, InvalidWorkspace> {
+pub(super) fn parse_workspace(
+    workspace: Option<String>,
+) -> Result<Option<Workspace>, InvalidWorkspace> {
     workspace.map(Workspace::new).transpose()
 }
 

@@ -23,6 +23,7 @@ use crate::config::{ClaimsConfig, Config, ConfigSource};
 use crate::courier::dead_drafts::DeadDrafts;
 use crate::courier::file_projector::FileProjector;
 use crate::courier::held_duties::HeldDuties;
+use crate::courier::search_indexer::SearchIndexer;
 use crate::courier::tunnels::TunnelRegistry;
 use crate::pipeline::Pipeline;
 use access::RouteAccess;
@@ -65,6 +66,7 @@ mod metrics;
 mod openapi;
 pub mod page;
 mod pipeline;
+mod search;
 pub mod server;
 mod sessions;
 mod submission;
@@ -85,6 +87,7 @@ pub struct Api {
     /// The tunnels that this courier runs itself.
     pub tunnels: Arc<TunnelRegistry>,
     pub projector: Arc<FileProjector>,
+    pub search: Arc<SearchIndexer>,
     pub dead_drafts: Arc<DeadDrafts>,
     pub pipeline: Arc<Pipeline>,
     pub duties: HeldDuties,
@@ -156,6 +159,8 @@ routes! {
     post "/api/v1/messages/{id}/drop" [Operate] => mails::drop_claim,
     get "/api/v1/dead" [Operate] => mails::dead,
     post "/api/v1/mailbox/rebuild" [Operate] => mails::rebuild,
+    get "/api/v1/search" [Read] => search::search,
+    post "/api/v1/search/rebuild" [Operate] => search::rebuild,
     post "/api/v1/drafts/{id}/retry" [Operate] => drafts::retry,
     post "/api/v1/drafts/{id}/drop" [Operate] => drafts::drop_draft,
     post "/api/v1/letters" [Send] => submission::submit,

@@ -8,7 +8,7 @@ use monoco_core::claim::{MailLocation, Workspace};
 use monoco_core::mail::MailId;
 use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::token::{AgentToken, Scope};
-use monoco_store::{LetterRow, MailRow, MessageTrace, StoreError};
+use monoco_store::{LetterRow, MailRow, MessageTrace, SearchHit, StoreError};
 
 use super::Api;
 use super::caller::Caller;
@@ -124,6 +124,15 @@ fn can_see(token: &AgentToken, trace: &MessageTrace) -> bool {
             .deliveries
             .iter()
             .any(|delivery| delivery.author == token.did || delivery.plan.tunnel_did == token.did)
+}
+
+/// Whether the caller may see a message that a search has found.
+pub fn can_see_hit(caller: &Caller, hit: &SearchHit) -> bool {
+    caller.agent().is_none_or(|token| {
+        hit.mail.is_some()
+            || token.scopes.contains(Scope::Operate)
+            || hit.parties.iter().any(|party| party == token.did.as_str())
+    })
 }
 
 async fn find_mail(api: &Api, id: &MailId) -> Result<MailRow, ApiError> {

@@ -8,6 +8,7 @@
 //! * [`lease`]: leases the next entry of a box.
 //! * [`erasure`]: finds the DIDs of one person.
 //! * [`mod@contact_lookup`]: finds the DIDs that a person can mean by a name or an address.
+//! * [`search`]: finds messages by their text.
 //! * [`trace`]: resolves any id to the history of one message.
 //!
 //! A caller that needs a single store call uses the store itself.
@@ -32,6 +33,7 @@ pub mod erasure;
 pub mod lease;
 pub mod reply;
 pub mod report;
+pub mod search;
 mod send;
 pub mod trace;
 

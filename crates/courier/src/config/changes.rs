@@ -39,6 +39,7 @@ impl Config {
             None => "the default".to_owned(),
         };
         changes.restart("mailbox_root", &root(self), &root(new));
+        changes.restart("search", &self.search, &new.search);
         if self.store != new.store {
             changes.0.push(ConfigChange { what: "store".to_owned(), live: false });
         }
@@ -80,6 +81,7 @@ impl Config {
             port: self.port,
             webhook_port: self.webhook_port,
             mailbox_root: self.mailbox_root.clone(),
+            search: self.search,
             store: self.store,
             pipeline: PipelineConfig { queue: self.pipeline.queue.clone(), ..new.pipeline },
             ..new

@@ -51,6 +51,8 @@ pub struct Config {
     /// The directory of Mail files, when it is not in the home. See [`Config::mailbox`].
     pub mailbox_root: Option<PathBuf>,
     pub store: StoreKind,
+    /// Whether messages are indexed for search.
+    pub search: bool,
     /// How long to wait for another message of a session; tunnels may set their own.
     pub debounce: Debounce,
     pub claims: ClaimsConfig,
@@ -161,6 +163,7 @@ impl Config {
             log_level: service.log_level,
             mailbox_root,
             store,
+            search: courier.section("storage")?.flag("search")?.unwrap_or(true),
             debounce,
             claims: read_claims(&courier.section("claims")?)?,
             deliveries: read_deliveries(&courier.section("deliveries")?)?,
@@ -307,7 +310,7 @@ fn read_host(section: &ConfigSection<'_>) -> Result<IpAddr, InvalidConfig> {
 fn read_storage(
     section: &ConfigSection<'_>,
 ) -> Result<(Option<PathBuf>, StoreKind), InvalidConfig> {
-    section.deny_unknown_keys(&["mailbox_root", "store"])?;
+    section.deny_unknown_keys(&["mailbox_root", "store", "search"])?;
     // Errors do not repeat the value: a URL may hold a password.
     match section.text("store")?.as_deref() {
         None | Some("sqlite") => {}

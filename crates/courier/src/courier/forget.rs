@@ -2,7 +2,8 @@
 //! dropzone.
 //!
 //! ```text
-//!   store ─▶ Mail files ─▶ index ─▶ drafts ─▶ dropzone ─▶ disk synced ─▶ database compacted
+//!   store ─▶ Mail files ─▶ index ─▶ drafts ─▶ dropzone ─▶ disk synced ─▶ search index ─▶ database
+//!                                                                                      compacted
 //! ```
 //!
 //! Every step can be repeated. The store has the DIDs of the person until the last one, so that
@@ -28,12 +29,14 @@ use super::file_projector::{FileProjector, ProjectorError};
 use super::mailbox_check::MailboxScan;
 use super::mailbox_dir::OpenDirs;
 use super::place_file::VerifyLevel;
+use super::search_indexer::SearchIndexer;
 use crate::clock::Clock;
 
 /// Erases text through the file projector, whose files change with the store.
 #[derive(Clone)]
 pub struct TextEraser {
     pub projector: Arc<FileProjector>,
+    pub search: Arc<SearchIndexer>,
     pub clock: Clock,
     /// The author of all drafts.
     pub owner: Did,
@@ -142,6 +145,7 @@ impl TextEraser {
         }
         state.touch();
         projector.sync(state, handle)?;
+        handle.block_on(self.search.erase())?;
         handle.block_on(store.finish_erasure())?;
         let (objects, mails) = (stored.objects, stored.mails);
         tracing::info!(objects, mails, "erased the text of a person");

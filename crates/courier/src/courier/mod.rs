@@ -1,5 +1,6 @@
 //! Background tasks: storing inbound messages, fetching their files, merging, Mail files, drafts, sending,
-//! receipts in chats, questions about approvals, expiry of leases, retention.
+//! receipts in chats, questions about approvals, expiry of leases, retention, the search
+//! index.
 //!
 //! Hints may be lost, so every task also polls (see `background`).
 
@@ -27,6 +28,7 @@ pub mod merge;
 pub mod place_file;
 pub mod receipts;
 pub mod retention;
+pub mod search_indexer;
 pub mod sender;
 pub mod sweeper;
 #[cfg(test)]

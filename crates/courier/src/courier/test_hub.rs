@@ -15,10 +15,11 @@ use monoco_core::mail::MailId;
 use monoco_core::merge::Debounce;
 use monoco_core::retry::RetryPolicy;
 use monoco_store::sqlite::SqliteStore;
-use monoco_store::{ClaimUpdate, MergeContext, SharedStore, StoreInboundRequest};
+use monoco_store::{ClaimUpdate, FtsIndex, MergeContext, SharedStore, StoreInboundRequest};
 
 use super::held_duties::HeldDuties;
 use super::mailbox_dir::MailboxDir;
+use super::search_indexer::SearchIndexer;
 use crate::clock::Clock;
 
 pub(super) struct TestHub {
@@ -52,6 +53,12 @@ impl TestHub {
 
     pub(super) fn store(&self) -> &SharedStore {
         &self.store
+    }
+
+    /// The indexer of the search index beside the store.
+    pub(super) fn search(&self) -> Arc<SearchIndexer> {
+        let index = FtsIndex::open(&self.dir.path().join("store")).unwrap();
+        Arc::new(SearchIndexer::new(Arc::clone(&self.store), Arc::new(index), true))
     }
 
     pub(super) fn owner() -> Did {

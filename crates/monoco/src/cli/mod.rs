@@ -37,6 +37,7 @@ mod open;
 mod output;
 mod pipeline;
 mod restore;
+mod search;
 mod sim;
 mod since;
 mod table;
@@ -129,6 +130,13 @@ enum CliCommand {
     /// Logs in the browser by a code that is valid once, for 60 s. The browser stays logged in for
     /// 30 days, or until `monoco open --revoke`.
     Open(open::OpenArgs),
+    /// Search received and sent messages
+    ///
+    /// Finds messages that meet all words and filters, the newest first. Finds parts of words in
+    /// Chinese, Japanese and Korean; elsewhere whole words, and beginnings with `*`. Needs a
+    /// running courier. Examples: monoco search 部署 from:ann since:7d;
+    /// monoco search '"build is red"' has:link --order relevance
+    Search(search::SearchArgs),
     /// Print or replace the owner's token, and manage the tokens of agents
     #[command(subcommand)]
     Token(token::TokenCommand),
@@ -284,6 +292,7 @@ fn run(cli: Cli, format: OutputFormat) -> Result<(), CliError> {
         CliCommand::Events(args) => block_on(events::run(&context, args)),
         CliCommand::Trace(args) => block_on(trace::run(&context, args)),
         CliCommand::Open(args) => block_on(open::run(&context, args)),
+        CliCommand::Search(args) => block_on(search::run(&context, args)),
         CliCommand::Token(command) => block_on(token::run(&context, command)),
         CliCommand::Mcp => block_on(mcp::run(&context)),
         CliCommand::Doctor => block_on(doctor::run(&context)),

@@ -369,6 +369,9 @@ fn mails(on: &mut Recorder, receiver: &Receiver) {
     on.post(&format!("{mail}/complete"), json!({"agent_id": "agent-1", "epoch": epoch}));
     on.get(&format!("{mail}/trace"));
     on.record("GET", &format!("{mail}/view"), &Body::None, " | grep '^<p>'");
+    let search = "/api/v1/search?q=%22build%20is%20red%22%20from:ann";
+    on.courier.until(search, |page| page["complete"] == true);
+    on.get(search);
 }
 
 fn letters(on: &mut Recorder) {
@@ -431,6 +434,7 @@ fn courier(on: &mut Recorder) {
         dirs.iter().all(|dir| list(dir).is_empty())
     });
     on.call("POST", "/api/v1/mailbox/rebuild");
+    on.call("POST", "/api/v1/search/rebuild");
     on.get("/health");
     // How many events were counted depends on the time.
     on.record("GET", "/api/v1/figures", &Body::None, " | grep -o '\"step_minutes\":[0-9]*'");

@@ -72,6 +72,7 @@ mod records;
 mod reference_sdks;
 mod replays;
 mod rspamd;
+mod search;
 mod sending_order;
 mod sim_dingtalk;
 mod sim_harness;

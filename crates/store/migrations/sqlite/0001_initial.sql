@@ -86,6 +86,7 @@ CREATE TABLE objects (
     erased_at INTEGER,                      -- NULL: it has a text. Otherwise only its hash is left
     superseded_by INTEGER                   -- objects.seq of the rewritten Mail; only when erased
 ) STRICT;
+CREATE INDEX objects_erased ON objects (seq) WHERE erased_at IS NOT NULL;
 
 -- Files with the bodies of large objects and with attachments. A row is written after the sync
 -- of its file.

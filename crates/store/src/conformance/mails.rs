@@ -26,7 +26,7 @@ pub(crate) async fn store_mails(store: &dyn Store, texts: &[&str], now: i64) -> 
 
 fn all_mails_query(workspace: &Workspace) -> MailQuery {
     let workspace = workspace.clone();
-    MailQuery { workspace, status: None, provider: None, since: None, text: None }
+    MailQuery { workspace, status: None, provider: None, since: None }
 }
 
 /// All visible Mails, oldest first.
@@ -57,7 +57,12 @@ pub(super) async fn location_of(store: &dyn Store, id: &MailId) -> MailLocation 
 }
 
 /// Stores a Mail from a stranger through the tunnel `wary`, which holds Mails of strangers.
-async fn store_held_mail(store: &dyn Store, stranger: &str, text: &str, now: i64) -> MailId {
+pub(super) async fn store_held_mail(
+    store: &dyn Store,
+    stranger: &str,
+    text: &str,
+    now: i64,
+) -> MailId {
     put_tunnel(store, "wary", StrangerPolicy::Hold, false).await;
     let result =
         store_inbound(store, via("wary", inbound_message(text, stranger, text)), now).await;
@@ -70,16 +75,9 @@ async fn store_held_mail(store: &dyn Store, stranger: &str, text: &str, now: i64
 fn matches_query(row: &MailRow, query: &MailQuery, claims: &BTreeMap<MailId, ClaimState>) -> bool {
     let entry = &row.entry;
     let state = claims.get(&entry.id).copied().unwrap_or(ClaimState::New);
-    let words = [entry.preview.clone(), entry.title.clone().unwrap_or_default()];
-    let names = entry.participants.from.iter().map(|person| person.display_name().to_owned());
-    let words: Vec<_> = words.into_iter().chain(names).map(|word| word.to_lowercase()).collect();
     query.status.is_none_or(|status| status == state)
         && query.provider.as_deref().is_none_or(|provider| provider == entry.id.provider())
         && query.since.is_none_or(|since| entry.received_at >= since)
-        && query
-            .text
-            .as_ref()
-            .is_none_or(|text| words.iter().any(|word| word.contains(&text.to_lowercase())))
 }
 
 pub(crate) async fn large_mail_survives_reopening(home: &dyn TestHome) {
@@ -290,38 +288,35 @@ pub(crate) async fn mails_are_listed_by_every_filter_in_both_directions(store: &
     for status in states {
         for provider in [None, Some("lark"), Some("slack"), Some("unknown")] {
             for since in [None, Some(0), Some(60), Some(135), Some(1_000)] {
-                for text in [None, Some("APPLE"), Some("bob"), Some("übers"), Some("nowhere")] {
-                    let query = MailQuery {
-                        workspace: mine.clone(),
-                        status,
-                        provider: provider.map(str::to_owned),
-                        since: since.map(at),
-                        text: text.map(str::to_owned),
-                    };
-                    let mut want: Vec<_> = all
-                        .iter()
-                        .filter(|row| matches_query(row, &query, &claims))
-                        .map(|row| row.entry.seq)
-                        .collect();
-                    found += want.len();
-                    for newest_first in [false, true] {
-                        for limit in [1, 4, 100] {
-                            let pages = all_pages(limit, newest_first, async |request| {
-                                store.mails(query.clone(), request).await.unwrap()
-                            });
-                            let pages = pages.await;
-                            assert!(pages.iter().all(|page| page.len() <= limit));
-                            let rows = pages.concat();
-                            let seqs: Vec<_> = rows.iter().map(|row| row.entry.seq).collect();
-                            assert_eq!(seqs, want, "{query:?} {newest_first} by {limit}");
-                            let state = |claim: &Claim| claim.claiming.state.name();
-                            for row in &rows {
-                                let claim = row.claim.as_ref().map(state);
-                                assert_eq!(claim, claims.get(&row.entry.id).copied());
-                            }
+                let query = MailQuery {
+                    workspace: mine.clone(),
+                    status,
+                    provider: provider.map(str::to_owned),
+                    since: since.map(at),
+                };
+                let mut want: Vec<_> = all
+                    .iter()
+                    .filter(|row| matches_query(row, &query, &claims))
+                    .map(|row| row.entry.seq)
+                    .collect();
+                found += want.len();
+                for newest_first in [false, true] {
+                    for limit in [1, 4, 100] {
+                        let pages = all_pages(limit, newest_first, async |request| {
+                            store.mails(query.clone(), request).await.unwrap()
+                        });
+                        let pages = pages.await;
+                        assert!(pages.iter().all(|page| page.len() <= limit));
+                        let rows = pages.concat();
+                        let seqs: Vec<_> = rows.iter().map(|row| row.entry.seq).collect();
+                        assert_eq!(seqs, want, "{query:?} {newest_first} by {limit}");
+                        let state = |claim: &Claim| claim.claiming.state.name();
+                        for row in &rows {
+                            let claim = row.claim.as_ref().map(state);
+                            assert_eq!(claim, claims.get(&row.entry.id).copied());
                         }
-                        want.reverse();
                     }
+                    want.reverse();
                 }
             }
         }

@@ -65,6 +65,7 @@ pub(crate) mod mails;
 pub(crate) mod objects;
 pub(crate) mod records;
 pub(crate) mod retention;
+pub(crate) mod search;
 pub(crate) mod send;
 pub(crate) mod sessions;
 pub(crate) mod shared;
@@ -404,6 +405,10 @@ macro_rules! conformance_tests {
             clock_jump_does_not_advance_retention,
             purging_events_keeps_the_newest,
             files_of_purged_mails_are_deleted,
+        }
+        crate::conformance::tests_of! { $home, search:
+            messages_of_both_directions_are_searchable,
+            hidden_messages_are_not_hits,
         }
         crate::conformance::tests_of! { $home, erasure:
             unknown_person_is_reported_and_nothing_is_erased,

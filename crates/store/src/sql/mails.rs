@@ -23,7 +23,7 @@ use crate::{
     MailQuery, MailRow, MailStore, Page, PageRequest, RestoreMailResult, StoreError, StoreResult,
 };
 
-/// Rows that a search reads for one page. Few in tests, so that they reach the limit.
+/// Rows that a filtered list reads for one page. Few in tests, so that they reach the limit.
 const MAX_ROWS_SEARCHED: usize = if cfg!(test) { 5 } else { 10_000 };
 
 /// Name of the row in the table `progress` below which no Mail gets a number.
@@ -276,7 +276,6 @@ fn list(db: &Db, query: &MailQuery, page: &PageRequest) -> StoreResult<Page<Mail
             &[&start, &limit],
         ),
     };
-    let text = query.text.as_ref().map(|text| text.to_lowercase());
     let mut entries = Vec::new();
     let (mut searched, mut last, mut full) = (0, None, false);
     rows::scan(db, page.limit.saturating_add(1), &sql, values, |row| {
@@ -302,8 +301,7 @@ fn list(db: &Db, query: &MailQuery, page: &PageRequest) -> StoreResult<Page<Mail
         let state = claim.as_ref().map_or(ClaimState::New, |claim| claim.claiming.state.name());
         let matches = !matches!(mail.location, MailLocation::Held)
             && query.status.is_none_or(|status| status == state)
-            && query.provider.as_ref().is_none_or(|provider| provider == mail.entry.id.provider())
-            && text.as_ref().is_none_or(|text| contains_text(&mail.entry, text));
+            && query.provider.as_ref().is_none_or(|provider| provider == mail.entry.id.provider());
         if matches {
             entries.push(MailRow { entry: mail.entry, location: mail.location, claim });
         }
@@ -311,18 +309,6 @@ fn list(db: &Db, query: &MailQuery, page: &PageRequest) -> StoreResult<Page<Mail
     })?;
     // After the maximum number of rows there may be more behind them.
     Ok(Page { entries, next: last.filter(|_| full || searched >= MAX_ROWS_SEARCHED) })
-}
-
-/// Whether a text in lower case occurs in the preview, the title or a name.
-fn contains_text(entry: &MailIndexEntry, text: &str) -> bool {
-    let senders = entry.participants.from.iter();
-    let shown =
-        [Some(entry.preview.as_str()), entry.title.as_deref(), entry.session.name.as_deref()];
-    shown
-        .into_iter()
-        .flatten()
-        .chain(senders.map(|sender| sender.display_name()))
-        .any(|shown| shown.to_lowercase().contains(text))
 }
 
 #[async_trait]

@@ -63,6 +63,7 @@ mod records;
 mod restore;
 mod retention;
 pub(crate) mod rows;
+mod search;
 mod send;
 mod sessions;
 mod short_ids;

@@ -26,6 +26,8 @@ mod database_file;
 pub(crate) mod driver;
 mod open;
 
+pub(crate) use open::db_error;
+
 /// Opens stores in directories.
 #[derive(Debug)]
 pub struct SqliteStore;

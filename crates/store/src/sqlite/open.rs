@@ -76,7 +76,7 @@ fn migrate(db: &mut Connection) -> StoreResult<()> {
 }
 
 /// Maps an SQLite error to a store error.
-pub(super) fn db_error(error: rusqlite::Error) -> StoreError {
+pub(crate) fn db_error(error: rusqlite::Error) -> StoreError {
     let rusqlite::Error::SqliteFailure(cause, _) = &error else {
         return StoreError::Damaged { what: "row", detail: error.to_string() };
     };

@@ -22,6 +22,7 @@ pub mod messages;
 pub mod pipeline;
 #[cfg(test)]
 pub mod schemas;
+pub mod search;
 pub mod sessions;
 pub mod tokens;
 pub mod trace;

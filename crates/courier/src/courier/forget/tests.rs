@@ -9,7 +9,7 @@ use crate::courier::test_hub::TestHub;
 fn eraser(hub: &TestHub) -> TextEraser {
     let projector =
         Arc::new(FileProjector::new(Arc::clone(hub.store()), hub.tree(), TestHub::COURIER));
-    TextEraser { projector, clock: hub.clock, owner: TestHub::owner() }
+    TextEraser { projector, search: hub.search(), clock: hub.clock, owner: TestHub::owner() }
 }
 
 /// Writes all files, as a courier that stops.

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use monoco_store::SharedStore;
 use monoco_store::sqlite::SqliteStore;
+use monoco_store::{FtsIndex, SearchIndex as _, SharedStore, StoreError};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -14,6 +14,7 @@ use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{self, Column, ToCell, note};
 use monoco_courier::api::REBUILD_PATH;
 use monoco_courier::api::views::mails::RebuildView;
+use monoco_courier::api::views::search::SearchRebuildView;
 use monoco_courier::clock::wall_now;
 use monoco_courier::config::ConfigSource;
 use monoco_courier::courier::mailbox_check;
@@ -94,6 +95,25 @@ pub fn describe_reload(changes: &[String]) -> String {
 }
 
 /// Rebuilds the mailbox files: through the courier, or directly when no courier is running.
+/// Empties the search index. A courier that does not run builds it after its next start.
+pub async fn rebuild_search(context: &CliContext) -> Result<(), CliError> {
+    match context.client() {
+        Ok(client) => {
+            let _: SearchRebuildView = client.post("/api/v1/search/rebuild", &json!({})).await?;
+        }
+        Err(failure) if failure.exit == CliExit::NoCourier => {
+            // The lock keeps a courier from starting meanwhile.
+            let _lock = context.home.lock()?;
+            let failed = |error: StoreError| CliError::new(CliExit::NotPossible, error.to_string());
+            FtsIndex::open(&context.home.store()).map_err(failed)?.clear().await.map_err(failed)?;
+            context.home.withdraw();
+        }
+        Err(failure) => return Err(failure),
+    }
+    let message = "the courier builds the search index again in the background";
+    output::done(context.format, message, &json!({"rebuilding": true}))
+}
+
 pub async fn rebuild(context: &CliContext, from_files: bool) -> Result<(), CliError> {
     let result: RebuildView = match context.client() {
         Ok(client) => {

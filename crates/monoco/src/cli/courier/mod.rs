@@ -78,6 +78,9 @@ pub enum CourierCommand {
         /// become new Mails.
         #[arg(long)]
         from_files: bool,
+        /// Build the search index again instead, in the background of the courier
+        #[arg(long, conflicts_with = "from_files")]
+        search: bool,
     },
     /// Print the token for API requests, same as `token show`
     Token,
@@ -107,7 +110,10 @@ pub fn run(context: &CliContext, command: CourierCommand) -> Result<(), CliError
         CourierCommand::Stream(args) => super::block_on(stream::run(context, args)),
         CourierCommand::StreamTest(args) => super::block_on(stream_test::run(context, args)),
         CourierCommand::Logs(args) => logs::run(context, args),
-        CourierCommand::Rebuild { from_files } => {
+        CourierCommand::Rebuild { search: true, .. } => {
+            super::block_on(control::rebuild_search(context))
+        }
+        CourierCommand::Rebuild { from_files, .. } => {
             super::block_on(control::rebuild(context, from_files))
         }
         CourierCommand::Token => token::show(context),

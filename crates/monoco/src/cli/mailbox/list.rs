@@ -1,19 +1,26 @@
 //! `monoco mailbox list`: lists the Mails of a workspace or of the courier, newest first.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use monoco_core::claim::{ClaimState, Workspace};
-use monoco_core::mail::{MailIndexEntry, preview};
+use monoco_core::mail::{MailId, MailIndexEntry, preview};
+use monoco_core::search::{SearchDocument, SearchMark, SearchQuery};
 use monoco_core::time::Timestamp;
 use serde_json::{Value, json};
 
 use super::claim_lookup::{ClaimLookup, MAX_MAILS_PER_REQUEST};
 use super::list_source::{MailCandidate, MailSource};
 use super::{MailboxContext, authors};
-use crate::cli::failure::CliError;
+use crate::cli::client::{Client, query};
+use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{self, Column, OutputFormat, ToCell, escape_line, note};
 use crate::cli::since;
+use monoco_courier::api::views::mails::MailPage;
 use monoco_mailbox::claim_info::ClaimInfo;
+
+/// Maximum number of Mails that a search considers.
+const MAX_FOUND: usize = 10_000;
 
 /// Maximum number of unreadable files that are reported one by one.
 const MAX_NOTES: usize = 10;
@@ -26,8 +33,8 @@ pub struct MailListArgs {
     /// List Mails that no workspace has claimed or, as far as can be seen, pulled
     #[arg(long)]
     unrouted: bool,
-    /// Filter by text in subject, names, session and content, ignoring case
-    #[arg(long, value_name = "TEXT")]
+    /// Filter by words in subject, names, session and content, as `monoco search` does
+    #[arg(long, value_name = "QUERY")]
     search: Option<String>,
     /// Filter by status: new, claimed, completed or deadletter
     #[arg(long)]
@@ -63,9 +70,17 @@ pub struct MailSearch {
     pub provider: Option<String>,
     pub since: Option<Timestamp>,
     correlation: Option<String>,
-    /// Text in lower case.
-    text: Option<String>,
+    text: Option<TextFilter>,
     limit: usize,
+}
+
+/// Selects Mails by their text.
+#[derive(Clone, Debug)]
+enum TextFilter {
+    /// The Mails that the courier's index has found.
+    Found(BTreeSet<MailId>),
+    /// Without the courier, the texts of the files are compared.
+    Query(Box<SearchQuery>),
 }
 
 /// One Mail with its claim.
@@ -97,13 +112,17 @@ pub async fn run(mailbox: &MailboxContext<'_>, args: MailListArgs) -> Result<(),
         Some(text) => Some(since::parse(&text, now)?),
         None => args.today.then(|| since::today(now)).flatten(),
     };
+    let text = match args.search {
+        Some(text) => Some(TextFilter::new(mailbox, &text).await?),
+        None => None,
+    };
     let query = MailSearch {
         status: status.transpose()?,
         unread: args.unread,
         provider: args.provider,
         since,
         correlation: args.correlation,
-        text: args.search.map(|text| text.to_lowercase()),
+        text,
         limit: if args.all { usize::MAX } else { args.limit },
     };
     let (source, workspace) = if args.global || args.unrouted {
@@ -116,6 +135,59 @@ pub async fn run(mailbox: &MailboxContext<'_>, args: MailListArgs) -> Result<(),
     };
     let found = search(mailbox, source, &workspace, &query).await?;
     show(mailbox.context.format, &found)
+}
+
+impl TextFilter {
+    /// Asks the courier; parses the query when it does not run.
+    async fn new(mailbox: &MailboxContext<'_>, text: &str) -> Result<Self, CliError> {
+        match find_mails(mailbox, text).await {
+            Err(failure) if failure.exit == CliExit::NoCourier => {
+                let query = SearchQuery::parse(text, mailbox.now())
+                    .map_err(|error| CliError::usage(format!("--search: {error}")))?;
+                if query.has.iter().any(|mark| *mark != SearchMark::Link) || query.status.is_some()
+                {
+                    let words = "--search: has: and status: need a running courier";
+                    return Err(CliError::usage(words.to_owned()));
+                }
+                Ok(Self::Query(Box::new(query)))
+            }
+            found => found.map(Self::Found),
+        }
+    }
+
+    fn matches(&self, entry: &MailIndexEntry, text: impl FnOnce() -> Option<String>) -> bool {
+        match self {
+            Self::Found(ids) => ids.contains(&entry.id),
+            Self::Query(query) => {
+                let document = SearchDocument::of_entry(entry, text().unwrap_or_default());
+                document.matches(query)
+                    && query.tunnels.iter().all(|tunnel| *tunnel == entry.tunnel)
+                    && query.since.is_none_or(|since| entry.received_at >= since)
+            }
+        }
+    }
+}
+
+/// Returns the newest Mails that the courier's index finds, at most [`MAX_FOUND`].
+async fn find_mails(
+    mailbox: &MailboxContext<'_>,
+    text: &str,
+) -> Result<BTreeSet<MailId>, CliError> {
+    let client = Client::find(&mailbox.context.home)?;
+    let (mut found, mut cursor) = (BTreeSet::new(), None);
+    for _ in 0..MAX_FOUND / MAX_MAILS_PER_REQUEST {
+        let limit = Some(MAX_MAILS_PER_REQUEST.to_string());
+        let q = Some(text.to_owned());
+        let parameters = query(&[("q", q), ("limit", limit), ("cursor", cursor)]);
+        let page: MailPage = client.get(&format!("/api/v1/messages{parameters}")).await?;
+        found.extend(page.messages.into_iter().map(|mail| mail.entry.id));
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            return Ok(found);
+        }
+    }
+    note(&format!("more Mails match; only the newest {} are listed", found.len()));
+    Ok(found)
 }
 
 /// Returns the newest Mails that match. Opens only as many files as needed.
@@ -185,12 +257,8 @@ fn matching(
     let (entry, text) = source.entry(candidate)?;
     let wanted = query.since.is_none_or(|since| entry.received_at >= since)
         && (query.correlation.is_none() || query.correlation == entry.correlation_id);
-    let contains = |part: &str, text: Option<String>| {
-        let text = text.or_else(|| source.text(&entry));
-        text.is_some_and(|text| text.to_lowercase().contains(part))
-    };
     let is_found = match &query.text {
-        Some(part) => in_header(&entry, part) || contains(part, text),
+        Some(filter) => filter.matches(&entry, || text.or_else(|| source.text(&entry))),
         None => true,
     };
     if !wanted || !is_found {
@@ -198,14 +266,6 @@ fn matching(
     }
     let path = source.path(&entry);
     Ok(Some((entry, path)))
-}
-
-/// Whether the subject, a name or an id of a Mail contains `part`, which is in lower case.
-fn in_header(entry: &MailIndexEntry, part: &str) -> bool {
-    let people = entry.participants.from.iter();
-    let people = people.flat_map(|person| [Some(&person.id), person.name.as_ref()]);
-    let others = [entry.title.as_ref(), Some(&entry.session.id), entry.session.name.as_ref()];
-    people.chain(others).flatten().any(|text| text.to_lowercase().contains(part))
 }
 
 fn show(format: OutputFormat, found: &MailSearchResult) -> Result<(), CliError> {
@@ -298,6 +358,12 @@ mod tests {
         limit: usize::MAX,
     };
 
+    /// The filter for Mails when the courier does not run.
+    fn words(text: &str) -> Option<TextFilter> {
+        let query = SearchQuery::parse(text, Timestamp::from_ms(START)).unwrap();
+        Some(TextFilter::Query(Box::new(query)))
+    }
+
     /// Returns the texts of the Mails that a search finds.
     fn found(fixture: &MailboxFixture, query: MailSearch) -> String {
         let mailbox = fixture.mailbox();
@@ -334,8 +400,9 @@ mod tests {
             (MailSearch { correlation: Some("job-7".to_owned()), ..ALL }, "three"),
             (MailSearch { correlation: Some("job-7".to_owned()), limit: 1, ..ALL }, "three"),
             (MailSearch { provider: Some("lark".to_owned()), ..ALL }, ""),
-            (MailSearch { text: Some("hre".to_owned()), ..ALL }, "three"),
-            (MailSearch { text: Some("ann".to_owned()), limit: 1, ..ALL }, "four"),
+            (MailSearch { text: words("thr*"), ..ALL }, "three"),
+            (MailSearch { text: words("hre"), ..ALL }, ""),
+            (MailSearch { text: words("from:ann"), limit: 1, ..ALL }, "four"),
         ] {
             assert_eq!(found(&fixture, query), expected);
         }
