@@ -39,7 +39,7 @@ const SCHEMA: &str = "
         seq       INTEGER PRIMARY KEY,          -- objects.seq
         at        INTEGER NOT NULL              -- when it was stored; the largest number: unknown
     ) STRICT;
-    CREATE INDEX documents_by_time ON documents (at, seq);
+    CREATE INDEX documents_by_time ON documents (at);
 
     -- Their tokens. The characters below occur in marks, and in no other token.
     CREATE VIRTUAL TABLE messages USING fts5 (
