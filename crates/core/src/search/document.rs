@@ -16,7 +16,7 @@ const MAX_INDEXED_BYTES: usize = 1 << 20;
 pub struct SearchDocument {
     pub title: Option<String>,
     pub text: String,
-    /// Names of attachments.
+    /// The names of its attachments.
     pub files: Vec<String>,
     /// Names and ids of the authors; the first one is shown.
     pub authors: Vec<String>,

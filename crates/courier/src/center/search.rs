@@ -39,7 +39,7 @@ pub enum SearchOrder {
 /// What to search for, and which page to return.
 #[derive(Clone, Debug)]
 pub struct SearchRequest {
-    /// See [`SearchQuery::parse`].
+    /// The text that [`SearchQuery::parse`] reads.
     pub query: String,
     pub order: SearchOrder,
     pub cursor: Option<String>,

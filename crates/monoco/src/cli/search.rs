@@ -62,7 +62,12 @@ pub async fn run(context: &CliContext, args: SearchArgs) -> Result<(), CliError>
     ]);
     let page: SearchPageView =
         context.client()?.get(&format!("/api/v1/search{parameters}")).await?;
-    output::list(context.format, &page, &page.messages, COLUMNS)?;
+    // A table has no room for all columns.
+    let fits = |(name, _): &&Column<FoundMessageView>| {
+        context.format != OutputFormat::Table || !matches!(*name, "direction" | "chat" | "status")
+    };
+    let columns: Vec<_> = COLUMNS.iter().filter(fits).copied().collect();
+    output::list(context.format, &page, &page.messages, &columns)?;
     if context.format == OutputFormat::Json {
         return Ok(());
     }

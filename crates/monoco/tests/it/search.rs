@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::common::{Courier, ME, chat, wait_for};
 use crate::webhook_peer::{body, config, courier};
 
-/// Percent-encodes a query.
+/// Percent-encodes a query for an URL.
 fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
@@ -128,7 +128,9 @@ fn hostile_queries_are_rejected_with_the_place_or_find_nothing() {
     assert_eq!(snippets(&courier, "drop table").len(), 1);
     // The terminal gets no escape sequence, JSON has the text as it is.
     let table = courier.cli(&["search", "quoted"]).ok();
-    assert!(!table.contains('\u{1b}') && table.contains("DROP TABLE"), "{table:?}");
+    assert!(!table.contains('\u{1b}') && table.contains("plain text"), "{table:?}");
+    let line = courier.cli(&["search", "quoted", "--format", "compact"]).ok();
+    assert!(!line.contains('\u{1b}') && line.contains("\\u{1b}[31m"), "{line:?}");
     let shown = courier.cli(&["search", "quoted", "--json"]).ok();
     let shown: Value = serde_json::from_str(&shown).unwrap();
     let text = shown["messages"][0]["snippet"]["text"].as_str().unwrap();

@@ -171,6 +171,7 @@ fn dependencies(name: &str) -> Vec<String> {
 fn crates_depend_only_on_what_their_role_allows() {
     let core = [
         "aho-corasick",
+        "icu_normalizer",
         "jiff",
         "percent-encoding",
         "regex",

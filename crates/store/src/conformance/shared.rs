@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
+use monoco_core::approval::SendOrigin;
 use tokio::time::timeout;
 
 use super::inbound::{inbound_message, merge_due, store_inbound};
@@ -110,6 +111,7 @@ pub(crate) async fn message_through_both_couriers_is_stored_once(home: &dyn Shar
             msg: chat("ann", &["bob"], &format!("sent {n}")),
             key: Some(format!("key {n}")),
             not_before: None,
+            origin: SendOrigin::Owner,
         };
         let (left, right) = join(a.send(letter(), at(0)), b.send(letter(), at(0))).await;
         let new = [left, right].into_iter().filter(|result| {
@@ -128,6 +130,7 @@ pub(crate) async fn key_is_used_for_one_of_two_messages(home: &dyn SharedHome) {
             msg: chat("ann", &["bob"], &format!("{text} {n}")),
             key: Some(format!("key {n}")),
             not_before: None,
+            origin: SendOrigin::Owner,
         };
         let sent = join(a.send(request("a"), at(0)), b.send(request("b"), at(0))).await;
         let rejected = [sent.0, sent.1].into_iter().filter_map(Result::err);

@@ -40,7 +40,7 @@ const SCHEMA: &str = "
         seq       INTEGER PRIMARY KEY,          -- objects.seq
         at        INTEGER NOT NULL              -- when it was stored; the largest number: unknown
     ) STRICT;
-    CREATE INDEX documents_by_time ON documents (at, seq);
+    CREATE INDEX documents_by_time ON documents (at);
 
     -- Their tokens. The characters below occur in marks, and in no other token.
     CREATE VIRTUAL TABLE messages USING fts5 (
@@ -163,6 +163,10 @@ fn open_writer(path: &Path) -> StoreResult<Connection> {
     let version: u32 =
         db.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(db_error)?;
     if version == VERSION {
+        // Reads the first pages of both tables, which shows most damage.
+        for sql in ["SELECT rowid FROM messages LIMIT 1", "SELECT seq FROM documents LIMIT 1"] {
+            rows::optional(&db, sql, [], |row| row.get::<_, i64>(0))?;
+        }
         return Ok(db);
     }
     let tx = db.transaction().map_err(db_error)?;
