@@ -92,7 +92,9 @@ fn facts(
     targets.extend(plans.local.iter().map(|target| (target.clone(), None)));
     let mut target_facts = Vec::with_capacity(targets.len());
     for (target, address) in targets {
-        let first_contact = book.is_stranger(&target) && !has_session(tx, &target)?;
+        // A group chat has a box with its messages, and no conversation.
+        let has_box = book.party(&target).is_some_and(|party| party.has_box);
+        let first_contact = book.is_stranger(&target) && !has_box && !has_session(tx, &target)?;
         target_facts.push(TargetFact { target, address, first_contact });
     }
     let tunnels: Vec<TunnelId> =
