@@ -115,7 +115,7 @@ impl FixedCourier {
     fn run(&mut self, home: &std::path::Path) {
         let mut command = Command::new(binary());
         let port = self.port.to_string();
-        command.args(["courier", "start", "--foreground", "--port", &port]);
+        command.args(["courier", "start", "--foreground", "--port", &port, "--webhook-port", "0"]);
         self.courier = Some(Courier::spawn(home, &mut command));
     }
 
