@@ -40,7 +40,8 @@ const mode = given.mode === "legacy" ? "legacy" : { pin: given.mode };
 const options = isFirst ? {} : { versionNegotiation: { mode } };
 const client = new Client({ name: "judge", version: "1.0.0" }, options);
 await client.connect(transport());
-show({ saw: "ready", server: client.getServerVersion()?.name });
+const version = client.getNegotiatedProtocolVersion?.();
+show({ saw: "ready", version, server: client.getServerVersion()?.name });
 for await (const line of createInterface({ input: process.stdin })) {
   const call = JSON.parse(line);
   try {
