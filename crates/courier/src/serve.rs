@@ -24,7 +24,7 @@ use tokio::sync::watch;
 
 use crate::api;
 use crate::api::caller::{self, AgentTokens};
-use crate::api::guard::{self, RequestGuard};
+use crate::api::guard::{self, GuardParts, RequestGuard};
 use crate::api::server::{HttpServer, Listener};
 use crate::center::PipelineEntry;
 use crate::center::lease::delivery_retry;
@@ -40,8 +40,8 @@ use crate::courier::mailbox_dir::MailboxDir;
 use crate::courier::merge::MergeLoop;
 use crate::courier::tunnel_supervisor::TunnelSupervisor;
 use crate::courier::tunnels::TunnelRegistry;
-use crate::courier::{HOLDER, approval_asks, locks_file, retention, sweeper};
-use crate::home::{ApiToken, CourierInfo, CourierState, Home, HomeError, ReloadResult};
+use crate::courier::{HOLDER, approval_asks, figures, locks_file, retention, sweeper};
+use crate::home::{ApiToken, CourierInfo, CourierState, Home, HomeError, PageAccess, ReloadResult};
 use crate::log::LogWriter;
 use crate::pipeline::Pipeline;
 use crate::pipeline::config::PipelineConfig;
@@ -175,17 +175,19 @@ struct Listeners {
     address: SocketAddr,
     webhook_port: u16,
     token: Arc<ApiToken>,
+    page: Arc<PageAccess>,
 }
 
 impl Listeners {
     async fn bind(home: &Home, config: &Config) -> Result<Self, StartError> {
         let token = Arc::new(ApiToken::open(home)?);
+        let page = Arc::new(PageAccess::open(home)?);
         let (api, address) = bind_loopback(config.host, config.port).await?;
         let (webhooks, webhook_address) = bind_loopback(config.host, config.webhook_port).await?;
         let socket = home.socket().and_then(|path| UnixListener::bind(&path));
         let socket = Arc::new(Listener::Unix(socket.map_err(StartError::Socket)?));
         let webhook_port = webhook_address.port();
-        Ok(Self { api, webhooks, socket, address, webhook_port, token })
+        Ok(Self { api, webhooks, socket, address, webhook_port, token, page })
     }
 
     fn all(&self) -> Vec<Arc<Listener>> {
@@ -426,6 +428,7 @@ fn start_loops(
     loops.spawn(retention::run(store(), clock, tree(), settings(), stop()));
     loops.spawn(sweeper::run(store(), clock, settings(), stop()));
     loops.spawn(approval_asks::run(store(), clock, settings(), stop()));
+    loops.spawn(figures::run(store(), clock, stop()));
     let eraser = TextEraser { projector: Arc::clone(&projector), clock, owner: owner() };
     loops.spawn(eraser.resume());
     (merge_loop, projector, dead_drafts)
@@ -462,14 +465,30 @@ fn start_listeners(
         stop: receivers.stop.clone(),
     };
     let Listeners {
-        api: api_listeners, webhooks: webhook_listeners, socket, address, token, ..
+        api: api_listeners,
+        webhooks: webhook_listeners,
+        socket,
+        address,
+        token,
+        page,
+        ..
     } = listeners;
     let router = api::router(api);
-    let guard = RequestGuard::new(address, Arc::clone(&token), Arc::clone(&agents));
+    let guard = RequestGuard::new(
+        address,
+        GuardParts {
+            token: Arc::clone(&token),
+            agents: Arc::clone(&agents),
+            page: Arc::clone(&page),
+            clock,
+        },
+    );
     let on_socket = api::token::with_socket_routes(router.clone(), token, agents);
+    let on_socket = api::page::with_socket_routes(on_socket, Arc::clone(&page), clock);
+    let over_tcp = api::page::with_page(router, page, clock);
     let routers = [
         (vec![socket], caller::as_owner(on_socket)),
-        (api_listeners, guard::protect(router, guard)),
+        (api_listeners, guard::protect(over_tcp, guard)),
         (webhook_listeners, api::webhooks::router(webhooks)),
     ];
     for (listeners, router) in routers {

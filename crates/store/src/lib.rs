@@ -20,6 +20,7 @@
 //! * [`ContactStore`]: contacts, groups, blocks and tunnels
 //! * [`SessionStore`]: conversations and read receipts
 //! * [`TokenStore`]: tokens of agents, and the Mails that agents have read
+//! * [`FigureStore`]: counters of events per minute
 //! * [`EventStore`]: the event log and the trace of one message
 //! * [`RetentionStore`]: elapsed time, and what is purged by age
 //! * [`ErasureStore`]: erases what one person wrote
@@ -51,6 +52,7 @@ mod drafts;
 mod email;
 mod erasure;
 mod events;
+mod figures;
 mod files;
 mod halts;
 mod inbound;
@@ -78,6 +80,7 @@ pub use email::{
 };
 pub use erasure::{ErasureCounts, ErasureRequest, ErasureStore};
 pub use events::{EventStore, MessageTrace};
+pub use figures::FigureStore;
 pub use files::{FileChange, FileProgress, MailFileStore};
 pub use halts::{HaltCounts, HaltStore};
 pub use inbound::{
@@ -240,6 +243,7 @@ pub trait Store:
     + ContactStore
     + SessionStore
     + TokenStore
+    + FigureStore
     + EventStore
     + RetentionStore
     + ErasureStore

@@ -110,6 +110,19 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "token_not_written", message)
     }
 
+    /// The code of a login is unknown, was used, or has expired.
+    pub fn invalid_login_code() -> Self {
+        let message =
+            "the code of this link was used or has expired; `monoco open` makes a new link";
+        Self::new(StatusCode::UNAUTHORIZED, "invalid_login_code", message)
+    }
+
+    /// A login of the web page could not be stored.
+    pub fn login_not_stored(error: &HomeError) -> Self {
+        let message = format!("login of the web page not stored: {error}");
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "login_not_stored", message)
+    }
+
     pub fn no_route() -> Self {
         let message = "no such route; /api/openapi.json lists all routes";
         Self::new(StatusCode::NOT_FOUND, "no_route", message)

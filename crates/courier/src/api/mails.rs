@@ -545,7 +545,7 @@ fn claim_view(result: Result<Claim, StoreError>) -> Result<axum::Json<ClaimInfo>
 }
 
 /// The id in the path. Text that is not an id is reported as a Mail that does not exist.
-async fn mail_id(api: &Api, path: &PathParams) -> Result<MailId, ApiError> {
+pub(super) async fn mail_id(api: &Api, path: &PathParams) -> Result<MailId, ApiError> {
     let text = path.text("id");
     let missing =
         |_| StoreError::Missing { what: "Mail", key: text.chars().take(80).collect() }.into();

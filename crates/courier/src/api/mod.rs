@@ -45,6 +45,7 @@ mod email;
 mod email_metrics;
 pub mod error;
 mod events;
+mod figures;
 mod forget;
 pub mod guard;
 pub mod halts;
@@ -56,10 +57,12 @@ mod json_layout;
 mod letters;
 mod mails;
 mod mcp;
+mod message_view;
 pub mod messages;
 mod metrics;
 #[cfg(test)]
 mod openapi;
+pub mod page;
 mod pipeline;
 pub mod server;
 mod sessions;
@@ -141,6 +144,7 @@ routes! {
     post "/api/v1/messages/status" [Read] => mails::status,
     get "/api/v1/messages/{id}" [Read] => mails::mail,
     get "/api/v1/messages/{id}/trace" [Read] => mails::trace,
+    get "/api/v1/messages/{id}/view" [owner] => message_view::view,
     post "/api/v1/messages/{id}/claim" [Claim] => mails::claim,
     post "/api/v1/messages/{id}/renew" [Claim] => mails::renew,
     post "/api/v1/messages/{id}/complete" [Claim] => mails::complete,
@@ -221,6 +225,7 @@ routes! {
     get "/api/v1/trace/{id}" [Read] => trace::trace,
     get "/api/v1/tokens" [owner] => token::tokens,
     post "/api/v1/tokens/{name}/revoke" [owner] => token::revoke,
+    get "/api/v1/figures" [Read | Operate] => figures::list,
     get "/health" [open] => health::health,
     get "/metrics" [Read | Operate] => metrics::metrics,
 }

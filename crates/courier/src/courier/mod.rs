@@ -15,6 +15,7 @@ pub mod draft_sender;
 pub mod draft_watcher;
 pub mod drafts;
 pub mod email;
+pub mod figures;
 pub mod file_fetcher;
 pub mod file_projector;
 pub mod forget;

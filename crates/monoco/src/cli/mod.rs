@@ -33,6 +33,7 @@ mod halt;
 mod mailbox;
 mod mcp;
 mod message;
+mod open;
 mod output;
 mod pipeline;
 mod restore;
@@ -123,6 +124,11 @@ enum CliCommand {
     Events(events::EventsArgs),
     /// Show the history of one message, found by any of its ids
     Trace(trace::TraceArgs),
+    /// Open the web page in the browser
+    ///
+    /// Logs in the browser by a code that is valid once, for 60 s. The browser stays logged in for
+    /// 30 days, or until `monoco open --revoke`.
+    Open(open::OpenArgs),
     /// Print or replace the owner's token, and manage the tokens of agents
     #[command(subcommand)]
     Token(token::TokenCommand),
@@ -277,6 +283,7 @@ fn run(cli: Cli, format: OutputFormat) -> Result<(), CliError> {
         CliCommand::Resume(args) => block_on(halt::resume(&context, args)),
         CliCommand::Events(args) => block_on(events::run(&context, args)),
         CliCommand::Trace(args) => block_on(trace::run(&context, args)),
+        CliCommand::Open(args) => block_on(open::run(&context, args)),
         CliCommand::Token(command) => block_on(token::run(&context, command)),
         CliCommand::Mcp => block_on(mcp::run(&context)),
         CliCommand::Doctor => block_on(doctor::run(&context)),

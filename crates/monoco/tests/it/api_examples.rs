@@ -368,6 +368,7 @@ fn mails(on: &mut Recorder, receiver: &Receiver) {
     on.courier.until("/health", |health| health["adapters"]["ci"]["sent"] == 1);
     on.post(&format!("{mail}/complete"), json!({"agent_id": "agent-1", "epoch": epoch}));
     on.get(&format!("{mail}/trace"));
+    on.record("GET", &format!("{mail}/view"), &Body::None, " | grep '^<p>'");
 }
 
 fn letters(on: &mut Recorder) {
@@ -431,6 +432,8 @@ fn courier(on: &mut Recorder) {
     });
     on.call("POST", "/api/v1/mailbox/rebuild");
     on.get("/health");
+    // How many events were counted depends on the time.
+    on.record("GET", "/api/v1/figures", &Body::None, " | grep -o '\"step_minutes\":[0-9]*'");
     on.record("GET", "/metrics", &Body::None, " | grep ^monoco_dispatches");
     on.courier.cli(&["token", "add", "codex", "--scope", "read,claim,reply"]).ok();
     on.get("/api/v1/tokens");

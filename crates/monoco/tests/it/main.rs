@@ -63,6 +63,7 @@ mod metrics;
 mod mime;
 mod openapi_tools;
 mod operations;
+mod page;
 mod pipeline;
 mod pipeline_harness;
 mod power_cuts;

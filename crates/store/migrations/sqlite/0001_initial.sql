@@ -667,3 +667,13 @@ CREATE TABLE halts (
     halted_by TEXT    NOT NULL,
     at        INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- How many events of a kind happened in a minute, counted from the event log. Kept 8 days.
+CREATE TABLE figures (
+    minute    INTEGER NOT NULL,             -- minutes since 1970
+    kind      TEXT    NOT NULL,             -- as events.kind in the API: received, sent …
+    tunnel    TEXT    NOT NULL,             -- id of the tunnel; empty: none
+    worker    TEXT    NOT NULL,             -- worker that returned a verdict; empty: no verdict
+    count     INTEGER NOT NULL,
+    PRIMARY KEY (minute, kind, tunnel, worker)
+) STRICT, WITHOUT ROWID;

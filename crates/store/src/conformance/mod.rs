@@ -45,6 +45,7 @@ pub(crate) mod email_forwards;
 pub(crate) mod email_tasks;
 pub(crate) mod erasure;
 pub(crate) mod events;
+pub(crate) mod figures;
 pub(crate) mod files;
 mod fixture;
 pub(crate) mod halts;
@@ -425,6 +426,9 @@ macro_rules! conformance_tests {
             each_reader_of_events_has_a_cursor,
             newest_event_is_published_after_commit,
             trace_lists_records_deliveries_and_events,
+        }
+        crate::conformance::tests_of! { $home, figures:
+            figures_are_added_once_and_kept_for_a_time,
         }
         crate::conformance::tests_of! { $home, tokens:
             name_of_a_valid_token_cannot_be_used_again,

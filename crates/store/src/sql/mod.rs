@@ -47,6 +47,7 @@ pub(crate) mod email;
 mod erasure;
 pub(crate) mod events;
 mod external_ids;
+mod figures;
 pub(crate) mod files;
 mod halts;
 mod inbound;

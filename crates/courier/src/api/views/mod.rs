@@ -12,6 +12,7 @@ pub mod boxes;
 pub mod contacts;
 pub mod email;
 pub mod events;
+pub mod figures;
 pub mod forget;
 pub mod health;
 pub mod letters;
