@@ -13,6 +13,8 @@ const REFRESH_MS = 3000;
 /** Spans that can be chosen, in minutes. */
 const SPANS = { '60': '1 h', '360': '6 h', '1440': '24 h', '10080': '7 d' };
 
+const PLOT_HEIGHT = 200;
+
 /** Rows of the table beside a plot: the newest. */
 const TABLE_ROWS = 12;
 
@@ -40,6 +42,7 @@ function Plot({ title, minutes, series }) {
   useEffect(() => {
     let plot = /** @type {any} */ (null);
     let isShown = true;
+    const resized = new ResizeObserver(([entry]) => plot?.setSize({ width: entry.contentRect.width, height: PLOT_HEIGHT }));
     const draw = async () => {
       const { default: UPlot } = await import('../vendor/uplot.mjs');
       addStyles();
@@ -49,14 +52,16 @@ function Plot({ title, minutes, series }) {
       const color = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
       const axis = { stroke: color('--text-quiet'), grid: { stroke: color('--line'), width: 1 }, ticks: { stroke: color('--line'), width: 1 } };
       plot = new UPlot({
-        width: element.clientWidth, height: 200, cursor: { drag: { x: false } }, legend: { live: false },
+        width: element.clientWidth, height: PLOT_HEIGHT, cursor: { drag: { x: false } }, legend: { live: false },
         axes: [axis, { ...axis, size: 44 }], scales: { y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ top) => [0, Math.max(4, Math.ceil(top * 1.1))] } },
         series: [{}, ...series.map(({ label }, index) => ({ label, stroke: color(`--series-${index + 1}`), width: 1.5, points: { show: false } }))],
       }, [minutes.map((at) => Date.parse(at) / 1000), ...series.map(({ values }) => values)], element);
+      resized.observe(element);
     };
     draw().catch(() => {});
     return () => {
       isShown = false;
+      resized.disconnect();
       plot?.destroy();
     };
   }, [minutes, series]);
