@@ -50,7 +50,7 @@ pub struct Duty {
     pub name: DutyName,
     /// `None` when it was released.
     pub holder: Option<CourierRun>,
-    /// Number of acquisitions.
+    /// Number of acquisitions so far.
     pub epoch: i64,
     /// When the lease expires, unless it is renewed.
     pub until: Timestamp,

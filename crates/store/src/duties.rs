@@ -54,7 +54,7 @@ pub trait DutyStore: Send + Sync {
     /// Lists all couriers that were registered, live or not.
     async fn couriers(&self) -> StoreResult<Vec<RegisteredCourier>>;
 
-    /// Lists all duties.
+    /// Lists all duties with their holders.
     async fn duties(&self) -> StoreResult<Vec<Duty>>;
 
     /// Removes the registrations of couriers that ended, or were last seen, before `before`.

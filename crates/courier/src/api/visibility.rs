@@ -43,7 +43,7 @@ pub fn check_mail(caller: &Caller, row: &MailRow) -> Result<(), StoreError> {
 ///
 /// # Errors
 ///
-/// 404 for a message that is no Mail and in no box of the agent.
+/// 404 for a message that is no Mail, in no box of the agent, and not held for the agent.
 pub async fn read_message(
     api: &Api,
     caller: &Caller,
@@ -54,6 +54,11 @@ pub async fn read_message(
         return read_mail(api, caller, &find_mail(api, &mail.id).await?).await;
     }
     if can_see(token, trace) {
+        return Ok(());
+    }
+    // A held message is in no box yet. Its author can see what became of it.
+    let approval = api.store.approval_of(trace.msg_id).await?;
+    if approval.is_some_and(|approval| approval.author == token.did) {
         return Ok(());
     }
     Err(StoreError::Missing { what: "message", key: trace.msg_id.to_string() }.into())

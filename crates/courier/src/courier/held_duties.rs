@@ -77,7 +77,6 @@ impl HeldDuties {
         Some(held.iter().filter(|(_, (_, until))| now < *until).map(|it| it.0.clone()).collect())
     }
 
-    /// Replaces the duties.
     pub fn set(&self, duties: DutyDeadlines) {
         if let Some(held) = &self.held {
             held.send_replace(duties);

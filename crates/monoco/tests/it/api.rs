@@ -24,9 +24,9 @@ fn routes(courier: &Courier) -> Vec<(String, String)> {
                 .replace("{did}", "did:web:x")
                 .replace("{sender}", "did:web:x")
                 .replace("{reader}", "did:web:x")
+                .replace("{record_id}", "rec_0")
                 .replace("{name}", "x")
-                .replace("{scope}", "x")
-                .replace("{record_id}", "rec_0");
+                .replace("{scope}", "all");
             assert!(!path.contains('{'), "{path}: say here what stands for its parameter");
             routes.push((method.to_uppercase(), path));
         }

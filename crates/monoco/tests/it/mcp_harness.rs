@@ -17,9 +17,9 @@ pub fn answering_config(receiver: &Receiver) -> String {
 /// A generation of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
-    /// Until 2025-11-25.
+    /// The protocol up to 2025-11-25.
     Session,
-    /// From 2026-07-28 on.
+    /// The protocol from 2026-07-28 on.
     Stateless,
 }
 
@@ -83,7 +83,7 @@ impl Courier {
         answer["result"].clone()
     }
 
-    /// Calls a tool.
+    /// Calls a tool of the server.
     #[track_caller]
     pub fn tool(&self, token: &str, name: &str, arguments: Value) -> Value {
         let params = json!({"name": name, "arguments": arguments});

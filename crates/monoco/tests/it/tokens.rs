@@ -237,7 +237,9 @@ fn sender_is_forced_by_the_token() {
 #[test]
 fn reply_is_sent_as_the_agent_and_claims_use_its_workspace() {
     let receiver = Receiver::start();
-    let courier = courier(&answering(&receiver, 50));
+    let approvals = "courier:\n  approvals: { agents: send }\n";
+    let config = answering(&receiver, 50).replacen("courier:\n", approvals, 1);
+    let courier = courier(&config);
     let mail = courier.mail("room-1");
     let scopes = ["--scope", "read,claim,reply", "--workspace", "alpha"];
     let (agent, other) = (add(&courier, "codex", &scopes), add(&courier, "claude", &scopes));

@@ -52,7 +52,7 @@ pub(crate) struct Connector {
     pub(super) failpoint: std::sync::Mutex<Option<super::failpoints::Failpoint>>,
 }
 
-/// An open session.
+/// An open session with the server.
 pub(super) struct PgSession {
     pub(super) client: Client,
     /// Set by a warning of the server, such as that a commit did not wait for the standby.
@@ -171,7 +171,7 @@ fn take_parameter(url: &str, name: &str) -> (String, Option<String>) {
 
 /// What a failed statement means for the transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum PgFailure {
     /// The statement is wrong, or its values are. The transaction is aborted.
     Statement,
     /// Running the transaction again can succeed: the connection was lost, the server stops, or
@@ -179,9 +179,9 @@ pub(super) enum Failure {
     Transient,
 }
 
-/// Classifies an error.
-pub(super) fn failure(error: &tokio_postgres::Error) -> Failure {
-    let Some(code) = error.code() else { return Failure::Transient };
+/// Classifies an error of the client.
+pub(super) fn failure(error: &tokio_postgres::Error) -> PgFailure {
+    let Some(code) = error.code() else { return PgFailure::Transient };
     let transient = [
         SqlState::T_R_SERIALIZATION_FAILURE,
         SqlState::T_R_DEADLOCK_DETECTED,
@@ -191,9 +191,9 @@ pub(super) fn failure(error: &tokio_postgres::Error) -> Failure {
     let class = code.code().get(..2).unwrap_or_default();
     let stopping = code.code().starts_with("57P0");
     if transient.contains(code) || class == "08" || stopping {
-        Failure::Transient
+        PgFailure::Transient
     } else {
-        Failure::Statement
+        PgFailure::Statement
     }
 }
 
@@ -238,13 +238,13 @@ impl Tls {
     }
 }
 
-/// Encrypts one connection.
+/// Encrypts one connection with TLS.
 struct ServerTls {
     config: Arc<ClientConfig>,
     server: ServerName<'static>,
 }
 
-/// An encrypted connection.
+/// A connection encrypted with TLS.
 struct EncryptedStream(client::TlsStream<Socket>);
 
 impl MakeTlsConnect<Socket> for Tls {

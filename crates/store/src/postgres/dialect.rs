@@ -47,7 +47,7 @@ pub(super) struct Translation {
     pub(super) numbered: Option<usize>,
 }
 
-/// Translates a statement.
+/// Translates a statement to the dialect of PostgreSQL.
 pub(super) fn translate(sql: &str) -> Translation {
     let mut text = String::with_capacity(sql.len() + 16);
     let (mut parameters, mut chars) = (0, sql.chars().peekable());

@@ -16,7 +16,7 @@ use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{SimpleQueryMessage, Statement};
 
 use super::batches::Batches;
-use super::connect::{Connector, Failure, PgSession, failure, store_error};
+use super::connect::{Connector, PgFailure, PgSession, failure, store_error};
 use super::dialect::{self, NUMBERED_TABLES};
 use crate::sql::db::{Params, Row, RowError, RowResult, RowVisitor, SqlValue, TxControl, TxStatus};
 use crate::{StoreError, StoreResult};
@@ -90,7 +90,7 @@ impl PgConnection {
         Ok(())
     }
 
-    /// Closes the session.
+    /// Closes the session with the server.
     pub(crate) fn close(&self) {
         *self.session.borrow_mut() = None;
         self.statements.borrow_mut().clear();
@@ -119,8 +119,8 @@ impl PgConnection {
         let result = self.wait(work(session));
         result.map_err(|error| {
             self.status.set(match failure(&error) {
-                Failure::Transient => TxStatus::Lost,
-                Failure::Statement => TxStatus::Aborted,
+                PgFailure::Transient => TxStatus::Lost,
+                PgFailure::Statement => TxStatus::Aborted,
             });
             store_error(&error)
         })
@@ -403,7 +403,7 @@ impl PgRow {
         Self { row, unescaped }
     }
 
-    /// Reads a column.
+    /// Reads one column as a value.
     pub(crate) fn column(&self, column: usize) -> RowResult<SqlValue<'_>> {
         if let Some((_, text)) = self.unescaped.iter().find(|(at, _)| *at == column) {
             return Ok(SqlValue::Text(text));

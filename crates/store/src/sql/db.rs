@@ -131,7 +131,7 @@ impl Db {
         }
     }
 
-    /// Like [`Self::as_sqlite`].
+    /// The connection to change, when it is one of SQLite.
     pub(crate) const fn as_sqlite_mut(&mut self) -> Option<&mut rusqlite::Connection> {
         match &mut self.driver {
             Driver::Sqlite(db) => Some(db.connection_mut()),

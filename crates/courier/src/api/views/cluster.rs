@@ -21,7 +21,7 @@ pub struct ClusterHealth {
 #[cfg_attr(test, derive(ToSchema))]
 pub struct CourierView {
     pub id: String,
-    /// Number of starts
+    /// Number of starts so far
     pub boot: i64,
     /// Whether it was seen in the last 20 s and has not stopped
     pub live: bool,
@@ -41,7 +41,7 @@ pub struct DutyView {
     /// Id of the courier that holds it; absent while no courier does
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub courier: Option<String>,
-    /// Number of acquisitions
+    /// Number of acquisitions so far
     pub epoch: i64,
     /// When it moves to another courier, unless it is renewed
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -43,7 +43,7 @@ pub struct ToolContext<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum ToolEffect {
-    /// Changes nothing.
+    /// Changes nothing at the courier.
     Reads,
     /// Changes the state of Mails and own messages, inside this hub.
     Claims,
@@ -210,7 +210,7 @@ mod tests {
             "wait_for_mail" => error::<mails::WaitArguments>(),
             "read_mail" => error::<reading::ReadMailArgs>(),
             "read_thread" => error::<reading::ReadThreadArgs>(),
-            "search" => error::<mails::SearchArgs>(),
+            "search" => error::<mails::SearchParams>(),
             "read_attachment" => error::<reading::ReadAttachmentArgs>(),
             "trace" => error::<inspection::TraceArguments>(),
             "claim_mail" => error::<claims::ClaimMailArgs>(),
