@@ -246,7 +246,7 @@ fn ci_runs_the_readmes_test_command_and_nothing_else() {
 #[test]
 fn architecture_is_short_and_its_paths_exist() {
     let map = read("ARCHITECTURE.md");
-    assert!(map.lines().count() <= 220, "{} lines", map.lines().count());
+    assert!(map.lines().count() <= 270, "{} lines", map.lines().count());
     let mut named = 0;
     for word in map.split(['`', '(', ')', ' ', '\n']) {
         if word.starts_with("crates/") && !word.contains('*') {

@@ -165,7 +165,7 @@ fn open_writer(path: &Path) -> StoreResult<Connection> {
     if version == VERSION {
         // Reads the first pages of both tables, which shows most damage.
         for sql in ["SELECT rowid FROM messages LIMIT 1", "SELECT seq FROM documents LIMIT 1"] {
-            rows::optional(&db, sql, [], |row| row.get::<_, i64>(0))?;
+            optional(&db, sql, [], |row| row.get::<_, i64>(0))?;
         }
         return Ok(db);
     }

@@ -56,7 +56,7 @@ pub struct ListMailsArgs {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SearchParams {
+pub struct SearchToolParams {
     query: String,
     from: Option<String>,
     session: Option<String>,
@@ -96,8 +96,11 @@ pub async fn list(context: ToolContext<'_>, args: ListMailsArgs) -> Result<ToolR
 }
 
 /// Searches Mails for a text in the title, the names or the first lines.
-pub async fn search(context: ToolContext<'_>, args: SearchParams) -> Result<ToolResult, ToolError> {
-    let SearchParams { query, from, session, since, cursor } = args;
+pub async fn search(
+    context: ToolContext<'_>,
+    args: SearchToolParams,
+) -> Result<ToolResult, ToolError> {
+    let SearchToolParams { query, from, session, since, cursor } = args;
     if query.trim().is_empty() {
         return Err(ToolError::argument("query", "empty; expected a text to search for"));
     }

@@ -210,7 +210,7 @@ mod tests {
             "wait_for_mail" => error::<mails::WaitArguments>(),
             "read_mail" => error::<reading::ReadMailArgs>(),
             "read_thread" => error::<reading::ReadThreadArgs>(),
-            "search" => error::<mails::SearchParams>(),
+            "search" => error::<mails::SearchToolParams>(),
             "read_attachment" => error::<reading::ReadAttachmentArgs>(),
             "trace" => error::<inspection::TraceArguments>(),
             "claim_mail" => error::<claims::ClaimMailArgs>(),
