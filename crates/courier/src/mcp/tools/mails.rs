@@ -7,13 +7,16 @@ use monoco_core::filter::{FilterInput, FilterSet};
 use monoco_core::mail::{Mail, Trust};
 use monoco_core::time::Timestamp;
 use monoco_mailbox::claim_info::ClaimInfo;
-use monoco_store::{MailQuery, MailRow, PageRequest};
+use monoco_store::{MailQuery, MailRow, PageRequest, SearchHit};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{ToolContext, summary};
+use crate::api::error::ApiError;
 use crate::api::input::{self, PagingQuery};
+use crate::api::visibility;
+use crate::center::search::{self, SearchOrder, SearchRequest};
 use crate::mcp::budget::estimate_tokens;
 use crate::mcp::result::{ToolError, ToolResult};
 
@@ -22,6 +25,9 @@ const MAX_LISTED: i64 = 50;
 
 /// Mails of a list when the caller sets no limit.
 const DEFAULT_LISTED: i64 = 20;
+
+/// Mails that one search returns.
+const MAX_FOUND: usize = 20;
 
 /// Mails that are read at once when a filter selects some of them.
 const SCAN_PAGE: usize = 200;
@@ -85,7 +91,6 @@ pub async fn list(context: ToolContext<'_>, args: ListMailsArgs) -> Result<ToolR
         status: status.transpose()?,
         provider: None,
         since: parse_since(since)?,
-        text: None,
     };
     let limit = limit.unwrap_or(DEFAULT_LISTED);
     if !(1..=MAX_LISTED).contains(&limit) {
@@ -95,26 +100,61 @@ pub async fn list(context: ToolContext<'_>, args: ListMailsArgs) -> Result<ToolR
     page(context, query, all_of(conditions.collect())?, limit, cursor).await
 }
 
-/// Searches Mails for a text in the title, the names or the first lines.
+/// Searches Mails for words in their titles, texts, names and files.
 pub async fn search(
     context: ToolContext<'_>,
     args: SearchToolParams,
 ) -> Result<ToolResult, ToolError> {
-    let SearchToolParams { query, from, session, since, cursor } = args;
-    if query.trim().is_empty() {
-        return Err(ToolError::argument("query", "empty; expected a text to search for"));
-    }
-    let query = MailQuery {
-        workspace: context.agent.workspace.clone(),
-        status: None,
-        provider: None,
-        since: parse_since(since)?,
-        text: Some(query),
+    let ToolContext { api, agent } = context;
+    let request = SearchRequest {
+        cursor: args.cursor.clone(),
+        query: search_query(args)?,
+        order: SearchOrder::Newest,
+        limit: MAX_FOUND,
+        workspace: agent.workspace.clone(),
     };
-    let from = from.iter().map(|name| json!({"type": "from", "value": name}));
-    let session = session.iter().map(|name| json!({"type": "session", "value": name}));
-    let filter = all_of(from.chain(session).collect())?;
-    page(context, query, filter, DEFAULT_LISTED, cursor).await
+    let is_visible = |hit: &SearchHit| {
+        hit.mail.as_ref().is_some_and(|row| visibility::check_mail(&agent.caller, row).is_ok())
+    };
+    let now = api.clock.now();
+    let found = search::search(&api.store, &api.search, &request, now, is_visible).await;
+    let found = found.map_err(ApiError::from)?;
+    let (mut facts, mut text, mut trust) = (Vec::new(), String::new(), Trust::Known);
+    for message in &found.messages {
+        let Some(row) = &message.hit.mail else { continue };
+        visibility::read_mail(api, &agent.caller, row).await?;
+        facts.push(row_facts(row, Some(estimate_tokens(&message.document.text))));
+        if row.entry.trust == Trust::Untrusted {
+            trust = Trust::Untrusted;
+        }
+        text.push_str(&summary(&row.entry));
+        text.push_str(&message.snippet.text);
+        text.push('\n');
+    }
+    let mut result = json!({"mails": facts, "complete": found.is_complete});
+    if let Some(next) = found.next_cursor {
+        result["next_cursor"] = next.into();
+    }
+    Ok(match text.is_empty() {
+        true => ToolResult::new(result),
+        false => ToolResult::with_text(result, trust, text),
+    })
+}
+
+/// The query with the other parameters as its filters.
+fn search_query(args: SearchToolParams) -> Result<String, ToolError> {
+    let SearchToolParams { mut query, from, session, since, .. } = args;
+    for (name, filter, value) in [("from", "from", from), ("session", "in", session)] {
+        let Some(value) = value else { continue };
+        if value.contains('"') {
+            return Err(ToolError::argument(name, "contains a quote; expected a name or an id"));
+        }
+        query.push_str(&format!(" {filter}:\"{value}\""));
+    }
+    if let Some(since) = parse_since(since)? {
+        query.push_str(&format!(" since:{}", since.rfc3339()));
+    }
+    Ok(query)
 }
 
 fn parse_since(text: Option<String>) -> Result<Option<Timestamp>, ToolError> {
@@ -144,7 +184,7 @@ async fn page(
     limit: i64,
     cursor: Option<String>,
 ) -> Result<ToolResult, ToolError> {
-    let scope = format!("mcp {} {:?}", query.workspace.as_str(), query.text);
+    let scope = format!("mcp {}", query.workspace.as_str());
     let paging = PagingQuery { cursor, limit: Some(limit), order: None };
     let request = paging.page_request(&scope)?;
     let (rows, mut next) = select(context, &query, filter.as_ref(), &request).await?;
@@ -331,8 +371,7 @@ impl ClaimableMails {
         let kept_ms = i64::from(kept_days).saturating_mul(24 * 60 * 60 * 1_000);
         let since = Timestamp::from_ms(api.clock.now().ms().saturating_sub(kept_ms));
         let workspace = context.agent.workspace.clone();
-        let mut query =
-            MailQuery { workspace, status: None, provider: None, since: None, text: None };
+        let mut query = MailQuery { workspace, status: None, provider: None, since: None };
         let newest = PageRequest { beyond: None, limit: 1, newest_first: true };
         let newest = api.store.mails(query.clone(), newest).await?;
         let start = newest.entries.first().map(|row| row.entry.seq - CLAIMABLE_WINDOW);
