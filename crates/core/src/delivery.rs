@@ -12,7 +12,9 @@
 //!     │                ▲
 //!     │                └─ bounced ── SENT, UNCERTAIN
 //!     │
-//!     └─ operator ─ HELD ◀── operator ── WAIT, FAILED
+//!     └─ approved ─ HELD ◀── operator, halt ── WAIT, FAILED
+//!                    ▲
+//!                    └─ posted, when the approval policy holds it (approval.rs)
 //!
 //!    any ──▶ ARCHIVED, DELETED
 //! ```
@@ -169,6 +171,21 @@ impl SendStatus {
             epoch: 0,
             first_try: None,
             outcome_unknown: false,
+        }
+    }
+
+    /// HELD → WAIT, after the message was approved.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidTransition`] from any other state.
+    pub fn approve(self, due: Timestamp) -> Result<Self, InvalidTransition> {
+        match self.state {
+            SendStateData::Held => {
+                let state = SendStateData::Wait { due };
+                Ok(Self { state, attempts: 0, rate_limited: 0, first_try: None, ..self })
+            }
+            _ => Err(self.invalid(SendState::Wait)),
         }
     }
 
@@ -583,6 +600,7 @@ mod tests {
                     now().expire(at(301), &RetryPolicy::DELIVERY, capabilities, Jitter::NONE);
                 table.row(from, step, expired.map(end));
             }
+            table.row(from, "approve", now().approve(at(1)).map(end));
             let bounced = end(now().bounce(why()));
             table.row(from, "bounce", Ok::<_, InvalidTransition>(bounced));
             for to in SendState::ALL {

@@ -35,6 +35,10 @@ pub enum EventKind {
     Dispatched,
     /// A message was accepted for sending.
     Posted,
+    /// A message waits for approval, or its approval was answered or has expired.
+    Approval,
+    /// Deliveries were halted or resumed.
+    Halted,
     /// The author of a message edited it.
     Edited,
     /// A message was recalled or removed at the provider.
@@ -101,7 +105,8 @@ pub struct Event {
 variant_names! { EventKind:
     Received = "received", Merged = "merged", Claimed = "claimed", Renewed = "renewed", Read = "read",
     Completed = "completed", Moved = "moved", Expired = "expired", Restored = "restored",
-    Dispatched = "dispatched", Posted = "posted",
+    Dispatched = "dispatched", Posted = "posted", Approval = "approval",
+    Halted = "halted",
     Edited = "edited", Recalled = "recalled", Notice = "notice",
     Duplicate = "duplicate", Blocked = "blocked", Dropped = "dropped", Taken = "taken",
     Marked = "marked", LeaseEnded = "lease_ended", Sending = "sending",

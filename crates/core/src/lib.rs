@@ -21,6 +21,8 @@
 //! * [`delivery`]: Delivery; the send state machine.
 //! * [`claim`]: Claim and the location of a Mail's file; the claim state machine.
 //! * [`letter`]: Letter, verdicts and chains of the pipeline; the letter state machine.
+//! * [`approval`]: which sends wait for a person; the approval state machine.
+//! * [`halt`]: the kill switch.
 //! * [`rate_limit`]: rate limits by reserved time slots.
 //! * [`filter`]: which Mails a workspace pulls, and why.
 //! * [`contact`]: contacts and bindings; [`contact::plan_delivery`].
@@ -38,6 +40,7 @@
 //! * [`cursor`], [`json`], [`yaml`], [`hex`], [`time`]: page cursors, strict JSON, bounded YAML,
 //!   hex and timestamps.
 
+pub mod approval;
 pub mod chat_receipt;
 pub mod claim;
 pub mod config;
@@ -49,7 +52,9 @@ pub mod draft;
 pub mod email;
 pub mod erasure;
 pub mod event;
+pub mod figures;
 pub mod filter;
+pub mod halt;
 pub mod hex;
 pub mod inbound;
 pub mod json;
@@ -60,6 +65,7 @@ pub mod merge;
 mod names;
 pub mod object;
 pub mod outgoing;
+pub mod page_login;
 pub mod rate_limit;
 pub mod receipt;
 pub mod record;

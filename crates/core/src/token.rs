@@ -406,12 +406,16 @@ impl AgentToken {
         }
     }
 
-    /// Whether the agent may see an event: about a Mail, about itself, or with the scope operate
-    /// any.
+    /// Whether the agent may see an event: about a Mail, of its own DID, or about a message to
+    /// it. With the scope operate it sees all events.
     pub fn can_see_event(&self, event: &Event) -> bool {
+        let own = self.did.as_str();
+        let is_recipient =
+            || event.detail["to"].as_array().is_some_and(|to| to.iter().any(|did| did == own));
         self.scopes.contains(Scope::Operate)
             || event.owner.as_ref() == Some(&self.did)
             || event.detail["mail"].is_string()
+            || is_recipient()
     }
 
     /// Checks that the agent may use the boxes of `owner`.
@@ -606,9 +610,15 @@ mod tests {
         };
         let own = event(Some("did:monoco:codex"), json!({}));
         let of_mail = event(None, json!({"mail": "lark_0"}));
-        let others = [event(Some("did:monoco:me"), json!({})), event(None, json!({"mail": 1}))];
+        let received = event(Some("did:monoco:me"), json!({"to": ["did:a:b", "did:monoco:codex"]}));
+        let others = [
+            event(Some("did:monoco:me"), json!({"to": ["did:a:b"]})),
+            event(None, json!({"mail": 1, "to": "did:monoco:codex"})),
+        ];
         let agent = token("read", "did:monoco:codex");
-        assert!(agent.can_see_event(&own) && agent.can_see_event(&of_mail));
+        for visible in [own, of_mail, received] {
+            assert!(agent.can_see_event(&visible), "{visible:?}");
+        }
         let operator = token("operate", "did:monoco:ops");
         for other in others {
             assert!(!agent.can_see_event(&other) && operator.can_see_event(&other), "{other:?}");

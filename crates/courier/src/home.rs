@@ -12,6 +12,8 @@
 //! run/courier.pid     process id of the courier
 //! run/courier.sock    socket on which the courier answers the command line
 //! run/courier.token   token that every request over TCP must carry
+//! run/page.json       host name of the web page, and the browsers that are logged in
+//! run/open.html       the last link of `monoco open`
 //! ```
 //!
 //! Only the user has access. The courier that holds the lock owns the directory; the other
@@ -33,9 +35,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ConfigSource;
 
+mod page;
 pub mod process;
 mod token;
 
+pub use page::PageAccess;
 use process::ProcessIdentity;
 pub use token::ApiToken;
 

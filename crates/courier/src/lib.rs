@@ -8,6 +8,7 @@
 //! * `background`: the loop that every background task runs in.
 //! * [`pipeline`]: letters and the workers that process them.
 //! * [`api`]: the HTTP API; one guard checks every request.
+//! * [`mcp`]: tools, resources and prompts for agents, at `/mcp` of the API.
 //! * [`config`]: reads and checks the config file.
 //! * [`log`], `log_limit`: the courier's log and its rotation; limits repeated messages.
 //! * `task_group`, `signals`: tasks that stop together; process signals.
@@ -23,6 +24,7 @@ pub mod courier;
 pub mod home;
 pub mod log;
 mod log_limit;
+pub mod mcp;
 pub mod pipeline;
 pub mod serve;
 mod signals;

@@ -24,7 +24,7 @@ use tokio::sync::watch;
 
 use crate::api;
 use crate::api::caller::{self, AgentTokens};
-use crate::api::guard::{self, RequestGuard};
+use crate::api::guard::{self, GuardParts, RequestGuard};
 use crate::api::server::{HttpServer, Listener};
 use crate::center::PipelineEntry;
 use crate::center::lease::delivery_retry;
@@ -40,8 +40,8 @@ use crate::courier::mailbox_dir::MailboxDir;
 use crate::courier::merge::MergeLoop;
 use crate::courier::tunnel_supervisor::TunnelSupervisor;
 use crate::courier::tunnels::TunnelRegistry;
-use crate::courier::{HOLDER, locks_file, retention, sweeper};
-use crate::home::{ApiToken, CourierInfo, CourierState, Home, HomeError, ReloadResult};
+use crate::courier::{HOLDER, approval_asks, figures, locks_file, retention, sweeper};
+use crate::home::{ApiToken, CourierInfo, CourierState, Home, HomeError, PageAccess, ReloadResult};
 use crate::log::LogWriter;
 use crate::pipeline::Pipeline;
 use crate::pipeline::config::PipelineConfig;
@@ -121,7 +121,7 @@ async fn serve(options: ServeOptions, ready: &dyn Fn(&CourierInfo)) -> Result<()
         reload: None,
     };
     home.announce(&info)?;
-    let courier = Courier::start(&home, config, listeners)
+    let courier = Courier::start(&home, config, source.clone(), listeners)
         .await
         .map_err(|error| StartError::Store { path: home.store(), error })?;
     info.state = CourierState::Running;
@@ -175,17 +175,19 @@ struct Listeners {
     address: SocketAddr,
     webhook_port: u16,
     token: Arc<ApiToken>,
+    page: Arc<PageAccess>,
 }
 
 impl Listeners {
     async fn bind(home: &Home, config: &Config) -> Result<Self, StartError> {
         let token = Arc::new(ApiToken::open(home)?);
+        let page = Arc::new(PageAccess::open(home)?);
         let (api, address) = bind_loopback(config.host, config.port).await?;
         let (webhooks, webhook_address) = bind_loopback(config.host, config.webhook_port).await?;
         let socket = home.socket().and_then(|path| UnixListener::bind(&path));
         let socket = Arc::new(Listener::Unix(socket.map_err(StartError::Socket)?));
         let webhook_port = webhook_address.port();
-        Ok(Self { api, webhooks, socket, address, webhook_port, token })
+        Ok(Self { api, webhooks, socket, address, webhook_port, token, page })
     }
 
     fn all(&self) -> Vec<Arc<Listener>> {
@@ -257,9 +259,11 @@ impl Courier {
     async fn start(
         home: &Home,
         config: Arc<Config>,
+        source: ConfigSource,
         listeners: Listeners,
     ) -> Result<Self, StoreError> {
         let store: SharedStore = Arc::new(SqliteStore::open(&home.store())?);
+        store.set_approval_policy(Arc::clone(&config.approvals));
         let clock = start_clock(&store).await?;
         prepare_store(&store, clock, &config).await?;
 
@@ -294,8 +298,15 @@ impl Courier {
         supervisor.apply(None, &config).await?;
 
         let tunnels = Arc::clone(&supervisor.tunnels);
-        let parts =
-            CourierParts { store, clock, entry, tunnels, config: config_receiver, pipeline };
+        let parts = CourierParts {
+            store,
+            clock,
+            entry,
+            tunnels,
+            config: config_receiver,
+            source,
+            pipeline,
+        };
         // Before the merge loop starts: otherwise it merges windows without the files they wait for.
         parts.store.resume_files(clock.now()).await?;
         let (merge_loop, projector, dead_drafts) = start_loops(&parts, home, &loops);
@@ -339,6 +350,7 @@ impl Courier {
         let new = Arc::new(old.reloaded(new));
         let applied = self.supervisor.apply(Some(&old), &new).await;
         applied.map_err(|error| error.to_string())?;
+        self.supervisor.store.set_approval_policy(Arc::clone(&new.approvals));
         self.routing.set(&new.pipeline);
         let reloaded = self.pipeline.reload(Arc::new(new.pipeline.clone())).await;
         reloaded.map_err(|error| error.to_string())?;
@@ -373,6 +385,7 @@ struct CourierParts {
     entry: PipelineEntry,
     tunnels: Arc<TunnelRegistry>,
     config: watch::Receiver<Arc<Config>>,
+    source: ConfigSource,
     pipeline: Arc<Pipeline>,
 }
 
@@ -414,6 +427,8 @@ fn start_loops(
     loops.spawn(locks_file::run(store(), clock, tree(), stop()));
     loops.spawn(retention::run(store(), clock, tree(), settings(), stop()));
     loops.spawn(sweeper::run(store(), clock, settings(), stop()));
+    loops.spawn(approval_asks::run(store(), clock, settings(), stop()));
+    loops.spawn(figures::run(store(), clock, stop()));
     let eraser = TextEraser { projector: Arc::clone(&projector), clock, owner: owner() };
     loops.spawn(eraser.resume());
     (merge_loop, projector, dead_drafts)
@@ -427,7 +442,7 @@ fn start_listeners(
     dead_drafts: Arc<DeadDrafts>,
     receivers: &TaskGroup,
 ) {
-    let CourierParts { store, clock, entry, tunnels, config, pipeline } = parts;
+    let CourierParts { store, clock, entry, tunnels, config, source, pipeline } = parts;
     let webhooks = api::webhooks::WebhookListener::new(
         Arc::clone(&store),
         clock,
@@ -446,17 +461,34 @@ fn start_listeners(
         dead_drafts,
         pipeline,
         config,
+        source,
         stop: receivers.stop.clone(),
     };
     let Listeners {
-        api: api_listeners, webhooks: webhook_listeners, socket, address, token, ..
+        api: api_listeners,
+        webhooks: webhook_listeners,
+        socket,
+        address,
+        token,
+        page,
+        ..
     } = listeners;
     let router = api::router(api);
-    let guard = RequestGuard::new(address, Arc::clone(&token), Arc::clone(&agents));
+    let guard = RequestGuard::new(
+        address,
+        GuardParts {
+            token: Arc::clone(&token),
+            agents: Arc::clone(&agents),
+            page: Arc::clone(&page),
+            clock,
+        },
+    );
     let on_socket = api::token::with_socket_routes(router.clone(), token, agents);
+    let on_socket = api::page::with_socket_routes(on_socket, Arc::clone(&page), clock);
+    let over_tcp = api::page::with_page(router, page, clock);
     let routers = [
         (vec![socket], caller::as_owner(on_socket)),
-        (api_listeners, guard::protect(router, guard)),
+        (api_listeners, guard::protect(over_tcp, guard)),
         (webhook_listeners, api::webhooks::router(webhooks)),
     ];
     for (listeners, router) in routers {

@@ -1,6 +1,7 @@
 //! Deliveries: messages on their way to targets through tunnels.
 
 use async_trait::async_trait;
+use monoco_core::approval::{Approval, SendOrigin};
 use monoco_core::contact::DeliveryPlan;
 use monoco_core::delivery::{Delivery, DeliveryOutcome, SendState, SentPart};
 use monoco_core::did::Did;
@@ -21,6 +22,8 @@ pub struct SendRequest {
     pub key: Option<String>,
     /// The first attempt is not made before this time.
     pub not_before: Option<Timestamp>,
+    /// On whose behalf it is sent. The approval policy depends on it.
+    pub origin: SendOrigin,
 }
 
 /// Result of a send.
@@ -32,6 +35,14 @@ pub enum SendResult {
         /// An earlier call queued the message; this call changed nothing.
         duplicate: bool,
         ways: Vec<TargetResult>,
+    },
+    /// The message waits for approval, or was rejected, withdrawn or replaced before.
+    Held {
+        msg_id: ObjId,
+        /// An earlier call posted the message; this call changed nothing.
+        duplicate: bool,
+        ways: Vec<TargetResult>,
+        approval: Box<Approval>,
     },
     /// The author is blocked; nothing was stored.
     BlockedAuthor { msg_id: ObjId },
@@ -50,6 +61,13 @@ pub struct TargetResult {
     pub plan: Option<DeliveryPlan>,
 }
 
+impl TargetResult {
+    /// The result of a local target.
+    pub(crate) const fn local(target: Did, record_id: Option<RecordId>) -> Self {
+        Self { target, record_id, plan: None }
+    }
+}
+
 /// The retry policy of deliveries, with the jitter of one call.
 #[derive(Clone, Copy, Debug)]
 pub struct JitteredRetry {
@@ -64,8 +82,8 @@ pub trait DeliveryStore: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `StoreError::UnresolvableTargets` names every target that cannot be reached; then
-    /// nothing is written.
+    /// `StoreError::UnresolvableTargets` names every target that cannot be reached,
+    /// `StoreError::Refused` the approval rule; then nothing is written.
     async fn send(&self, request: SendRequest, now: Timestamp) -> StoreResult<SendResult>;
 
     /// Resolves the targets of a message as [`Self::send`] would, and stores nothing.
@@ -81,6 +99,8 @@ pub trait DeliveryStore: Send + Sync {
     /// Deliveries to one address are leased one at a time, in the order in which they became due.
     /// One that has been attempted is the first of its address until it is SENT, DEAD, UNCERTAIN,
     /// HELD, ARCHIVED or DELETED, or an operator sets it to WAIT.
+    ///
+    /// Returns `None` while a halt stops the tunnel. Due deliveries of a halted agent become HELD.
     ///
     /// A delivery has at most one holder until its lease expires. A delivery whose object is
     /// damaged becomes DEAD, and the next delivery is leased instead.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use monoco_core::approval::SendOrigin;
 use monoco_core::did::{InvalidDid, TunnelId};
 use monoco_core::letter::{
     ChainDirection, Letter, LetterId, LetterState, LetterStatus, WorkerName, WorkerVerdict,
@@ -44,6 +45,8 @@ pub enum LetterSource {
         /// Idempotency key of the caller. Used when the letter is accepted; `None` in a
         /// letter that was read from the store.
         key: Option<String>,
+        /// On whose behalf the letter is sent.
+        origin: SendOrigin,
     },
     /// An inbound message of a tunnel of this courier.
     Inbound(StoreInboundRequest),
@@ -368,6 +371,14 @@ impl PipelineRouting {
 }
 
 impl LetterSource {
+    /// On whose behalf the letter is sent; `None` for inbound messages.
+    pub const fn origin(&self) -> Option<&SendOrigin> {
+        match self {
+            Self::Submitted { origin, .. } | Self::Send(SendRequest { origin, .. }) => Some(origin),
+            Self::Inbound(_) | Self::Dispatch(_) => None,
+        }
+    }
+
     pub const fn kind(&self) -> LetterSourceKind {
         match self {
             Self::Submitted { .. } => LetterSourceKind::Submitted,

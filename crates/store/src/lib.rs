@@ -9,6 +9,7 @@
 //! * [`ObjectStore`]: immutable message objects and attachments, found by their hash
 //! * [`RecordStore`]: messages in the boxes of local owners; [`DeliveryStore`]: messages on
 //!   their way through tunnels
+//! * [`ApprovalStore`]: messages that wait for a person; [`HaltStore`]: the kill switch
 //! * [`InboundStore`]: messages from providers, until they are merged into Mails;
 //!   [`InboundFileStore`]: their files that are fetched later
 //! * [`MailStore`]: Mails; [`MailFileStore`]: where their files belong; [`ClaimStore`]: the
@@ -19,6 +20,7 @@
 //! * [`ContactStore`]: contacts, groups, blocks and tunnels
 //! * [`SessionStore`]: conversations and read receipts
 //! * [`TokenStore`]: tokens of agents, and the Mails that agents have read
+//! * [`FigureStore`]: counters of events per minute
 //! * [`EventStore`]: the event log and the trace of one message
 //! * [`RetentionStore`]: elapsed time, and what is purged by age
 //! * [`ErasureStore`]: erases what one person wrote
@@ -29,6 +31,7 @@
 
 use std::sync::Arc;
 
+use monoco_core::approval::{AlreadyAnswered, ApprovalId};
 use monoco_core::contact::UnresolvableTargets;
 use monoco_core::did::Did;
 use monoco_core::lease::LeaseLost;
@@ -38,6 +41,7 @@ use monoco_core::routing::NoLocalRecipient;
 use monoco_core::tag::InvalidTag;
 use monoco_core::time::Timestamp;
 
+mod approvals;
 mod blobs;
 mod claims;
 #[cfg(test)]
@@ -48,7 +52,9 @@ mod drafts;
 mod email;
 mod erasure;
 mod events;
+mod figures;
 mod files;
+mod halts;
 mod inbound;
 mod inbound_files;
 mod letters;
@@ -63,6 +69,7 @@ pub mod sqlite;
 mod status;
 mod tokens;
 
+pub use approvals::{ApprovalStore, AskRequest, ChatAnswerResult, StoredDecision};
 pub use blobs::BlobReader;
 pub use claims::{ClaimStore, ClaimUpdate};
 pub use contacts::{ContactStore, Group};
@@ -74,7 +81,9 @@ pub use email::{
 };
 pub use erasure::{ErasureCounts, ErasureRequest, ErasureStore};
 pub use events::{EventStore, MessageTrace};
+pub use figures::FigureStore;
 pub use files::{FileChange, FileProgress, MailFileStore};
+pub use halts::{HaltCounts, HaltStore};
 pub use inbound::{
     InboundStore, MergeContext, StoreEventResult, StoreInboundEvent, StoreInboundRequest,
     StoreInboundResult, TunnelLabels,
@@ -139,6 +148,18 @@ pub enum StoreError {
     /// The idempotency key belongs to another message or letter.
     #[error("idempotency key was already used for {0}; use a new key for a different message")]
     KeyReused(String),
+    /// The approval policy does not allow the message; nothing was written.
+    #[error("the message is refused by the approval rule `{rule}`: {why}; nothing was sent")]
+    Refused { rule: String, why: String },
+    /// The approval has another answer.
+    #[error(transparent)]
+    AlreadyAnswered(#[from] AlreadyAnswered),
+    /// The delivery waits for an approval, which must be answered instead.
+    #[error("the delivery waits for approval {0}; answer it with `monoco approve yes {0}`")]
+    WaitsForApproval(ApprovalId),
+    /// The edited message is one that was sent or held before.
+    #[error("{0} was sent or held before; change the text")]
+    AlreadySent(ObjId),
     /// The receipts of the parts of a message are stored in order.
     #[error("found part {found} of the message, expected part {expected}")]
     UnexpectedPart { found: u32, expected: u32 },
@@ -210,6 +231,8 @@ pub trait Store:
     ObjectStore
     + RecordStore
     + DeliveryStore
+    + ApprovalStore
+    + HaltStore
     + InboundStore
     + InboundFileStore
     + MailStore
@@ -221,6 +244,7 @@ pub trait Store:
     + ContactStore
     + SessionStore
     + TokenStore
+    + FigureStore
     + EventStore
     + RetentionStore
     + ErasureStore

@@ -20,6 +20,8 @@ pub struct StoreCounts {
     pub unmerged: i64,
     /// Mails that are not done: in the location `inbound`, claimed or not.
     pub waiting_mails: i64,
+    /// Messages that wait for approval.
+    pub pending_approvals: i64,
     /// Claims that are dead letters.
     pub dead_claims: i64,
     /// Time of the oldest Mail without a claim.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::{Extension, Router};
+use monoco_core::approval::SendOrigin;
 use monoco_core::claim::Workspace;
 use monoco_core::did::Did;
 use monoco_core::lease::{Holder, Lease, LeaseLost};
@@ -40,6 +41,21 @@ impl Caller {
             Self::Owner => None,
             Self::Agent(token) => Some(token),
         }
+    }
+
+    /// On whose behalf messages of the caller are sent.
+    pub fn origin(&self) -> SendOrigin {
+        match self {
+            Self::Owner => SendOrigin::Owner,
+            Self::Agent(token) => {
+                SendOrigin::Agent { name: token.name.to_string(), did: token.did.clone() }
+            }
+        }
+    }
+
+    /// The name that answers to approvals and halts are stored with.
+    pub fn name(&self) -> &str {
+        self.agent().map_or("owner", |token| token.name.as_str())
     }
 
     pub fn has_scope(&self, scope: Scope) -> bool {

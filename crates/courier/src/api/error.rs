@@ -9,7 +9,9 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use monoco_adapters::{InboundError, WebhookError};
+use monoco_core::approval::ApprovalId;
 use monoco_core::filter::nearest;
+use monoco_core::halt::Halt;
 use monoco_core::json::InvalidJson;
 use monoco_core::lease::{Lease, LeaseLost};
 use monoco_core::letter::InvalidLetter;
@@ -23,6 +25,8 @@ use serde_json::{Map, Value, json};
 
 use super::input::BODY_TIMEOUT;
 use crate::center::CenterError;
+use crate::center::reply::ReplyError;
+use crate::config::ConfigError;
 use crate::courier::file_projector::ProjectorError;
 use crate::courier::forget::ForgetError;
 use crate::home::HomeError;
@@ -106,6 +110,19 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "token_not_written", message)
     }
 
+    /// The code of a login is unknown, was used, or has expired.
+    pub fn invalid_login_code() -> Self {
+        let message =
+            "the code of this link was used or has expired; `monoco open` makes a new link";
+        Self::new(StatusCode::UNAUTHORIZED, "invalid_login_code", message)
+    }
+
+    /// A login of the web page could not be stored.
+    pub fn login_not_stored(error: &HomeError) -> Self {
+        let message = format!("login of the web page not stored: {error}");
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "login_not_stored", message)
+    }
+
     pub fn no_route() -> Self {
         let message = "no such route; /api/openapi.json lists all routes";
         Self::new(StatusCode::NOT_FOUND, "no_route", message)
@@ -142,6 +159,20 @@ impl ApiError {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "over_quota", message).with("retry_after_s", secs)
     }
 
+    /// The errors of claims have codes of their own.
+    pub fn of_claim(error: StoreError) -> Self {
+        match &error {
+            StoreError::LeaseLost(LeaseLost::Held(lease)) => Self::claimed(lease),
+            StoreError::InvalidTransition(wrong) => match wrong.from {
+                "COMPLETED" => Self::completed(),
+                "DEADLETTER" => Self::dead(),
+                "NEW" => Self::not_claimed(),
+                _ => error.into(),
+            },
+            _ => error.into(),
+        }
+    }
+
     /// Another agent of the workspace holds the Mail.
     pub fn claimed(lease: &Lease) -> Self {
         let (holder, until) = (lease.holder.as_str(), lease.until.rfc3339());
@@ -167,6 +198,30 @@ impl ApiError {
     pub fn not_claimed() -> Self {
         let message = "no agent of this workspace holds the Mail; claim it first";
         Self::new(StatusCode::CONFLICT, "not_claimed", message)
+    }
+
+    /// An agent asks for the approval of a message of another sender.
+    pub fn not_own_approval(agent: &AgentName, id: ApprovalId) -> Self {
+        let message =
+            format!("{id} is not the approval of a message of {agent}; use one of its own");
+        Self::new(StatusCode::FORBIDDEN, "not_own_approval", message)
+    }
+
+    /// Writes of the agent are rejected until the halt ends.
+    pub fn locked(halt: &Halt) -> Self {
+        let message = format!(
+            "{} is halted and locked by {} since {}; nothing was done. Wait until the owner resumes",
+            halt.scope,
+            halt.by,
+            halt.at.rfc3339()
+        );
+        Self::new(StatusCode::LOCKED, "locked", message).with("scope", halt.scope.to_string())
+    }
+
+    /// The config file was changed and is not valid.
+    pub fn invalid_config(error: &ConfigError) -> Self {
+        let message = format!("{error}; nothing was changed");
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_config", message)
     }
 
     pub fn method_not_allowed() -> Self {
@@ -425,6 +480,19 @@ impl From<StoreError> for ApiError {
                 let what = if id.starts_with("ltr_") { "letter" } else { "msg_id" };
                 new(StatusCode::CONFLICT, "key_reused").with(what, id)
             }
+            StoreError::Refused { rule, .. } => {
+                new(StatusCode::FORBIDDEN, "refused_by_rule").with("rule", rule)
+            }
+            StoreError::AlreadyAnswered(first) => new(StatusCode::CONFLICT, "already_answered")
+                .with("state", first.state)
+                .with("answered_by", first.by)
+                .with("answered_at", first.at.rfc3339()),
+            StoreError::WaitsForApproval(id) => {
+                new(StatusCode::CONFLICT, "waits_for_approval").with("approval", id.to_string())
+            }
+            StoreError::AlreadySent(id) => {
+                new(StatusCode::CONFLICT, "already_sent").with("msg_id", id.to_string())
+            }
             StoreError::InvalidTag(_) => new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_tags"),
             StoreError::UnexpectedPart { .. } => new(StatusCode::CONFLICT, "unexpected_part"),
             StoreError::TooLarge(limit) => {
@@ -440,6 +508,18 @@ impl From<StoreError> for ApiError {
             StoreError::Unavailable(_) => {
                 tracing::error!(%error, "store is unavailable");
                 new(StatusCode::SERVICE_UNAVAILABLE, "unavailable")
+            }
+        }
+    }
+}
+
+impl From<ReplyError> for ApiError {
+    fn from(error: ReplyError) -> Self {
+        match error {
+            ReplyError::Store(error) => error.into(),
+            ReplyError::Invalid(error) => Self::bad_field("text", error),
+            ReplyError::Unreadable(id, why) => {
+                StoreError::Damaged { what: "Mail", detail: format!("{id}: {why}") }.into()
             }
         }
     }
@@ -479,7 +559,7 @@ impl IntoResponse for ApiError {
             response.headers_mut().insert(axum::http::header::RETRY_AFTER, secs.into());
         }
         if status == StatusCode::UNAUTHORIZED && code.ends_with("_token") {
-            let bearer = axum::http::HeaderValue::from_static("Bearer");
+            let bearer = axum::http::HeaderValue::from_static("Bearer realm=\"monoco\"");
             response.headers_mut().insert(axum::http::header::WWW_AUTHENTICATE, bearer);
         }
         response

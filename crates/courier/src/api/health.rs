@@ -67,6 +67,7 @@ pub async fn health(State(api): State<SharedApi>, caller: Option<Extension<Calle
     if !caller.is_some_and(|Extension(caller)| shows_all(&caller).contains(&true)) {
         return (code, axum::Json(json!({ "status": status }))).into_response();
     }
+    let halts = api.store.halts().await.unwrap_or_default();
     let counts = counts.unwrap_or_default();
     let age = |at: Timestamp| now.ms().saturating_sub(at.ms()).max(0);
     let health = HealthView {
@@ -90,6 +91,8 @@ pub async fn health(State(api): State<SharedApi>, caller: Option<Extension<Calle
             &forwards,
             api.dead_drafts.count(),
         ),
+        halts: halts.0.iter().map(Into::into).collect(),
+        pending_approvals: counts.pending_approvals,
         oldest_waiting_delivery_ms: counts.oldest_waiting.map(age),
         oldest_unclaimed_mail_ms: counts.oldest_unclaimed.map(age),
         clock_drift_ms: api.clock.drift(),

@@ -7,7 +7,7 @@ use axum::http::HeaderMap;
 use monoco_core::claim::{Claim, ClaimState, InvalidWorkspace, Workspace};
 use monoco_core::delivery::SendState;
 use monoco_core::draft::DraftAttachment;
-use monoco_core::lease::{Holder, LeaseLost};
+use monoco_core::lease::Holder;
 use monoco_core::letter::LetterState;
 use monoco_core::mail::MailId;
 use monoco_core::time::Timestamp;
@@ -21,7 +21,7 @@ use super::caller::Caller;
 use super::drafts;
 use super::error::ApiError;
 use super::input::{self, JsonBody, OptionalJsonBody, PagingQuery, PathParams, QueryParams};
-use super::messages::parse_key;
+use super::messages::{parse_key, respond};
 use super::trace::trace_of;
 use super::views::boxes::RecordView;
 use super::views::email::EmailTaskView;
@@ -35,7 +35,7 @@ use super::views::schemas::ClaimSchema;
 use super::views::trace::TraceView;
 use super::{Api, SharedApi, ids, visibility};
 use crate::center;
-use crate::center::reply::{ReplyError, ReplyRequest};
+use crate::center::reply::ReplyRequest;
 use crate::courier::dead_drafts::DeadDrafts;
 use crate::pipeline::letter_pages::LetterPages;
 
@@ -396,25 +396,18 @@ pub async fn reply(
         return Err(ApiError::bad_field("text", "empty; expected text or attachments"));
     }
     let key = parse_key(&headers, idempotency_key)?;
-    let request = ReplyRequest { mail: mail_id(&api, &path).await?, text, title, attachments, key };
+    let id = mail_id(&api, &path).await?;
+    if caller.agent().is_some() {
+        visibility::check_mail(&caller, &api.store.mail(&id, &Workspace::shared()).await?)?;
+    }
+    let request = ReplyRequest { mail: id, text, title, attachments, key, origin: caller.origin() };
     let now = api.clock.now();
     let sender = match caller.agent() {
         Some(token) => token.did.clone(),
         None => api.config.borrow().owner.clone(),
     };
-    let random = getrandom::u64()
-        .map_err(|error| StoreError::Unavailable(format!("no random bytes: {error}")))?;
-    let uid = format!("{}_reply_{random:016x}", now.compact());
-    let result = center::reply::reply(&api.store, &api.entry, &sender, request, &uid, now).await;
-    let response = SendResponse::from(result.map_err(|error| match error {
-        ReplyError::Store(error) => error.into(),
-        ReplyError::Invalid(error) => ApiError::bad_field("text", error),
-        ReplyError::Unreadable(id, why) => {
-            StoreError::Damaged { what: "Mail", detail: format!("{id}: {why}") }.into()
-        }
-    })?);
-    api.metrics.record_send(response.ok, response.duplicate);
-    Ok(axum::Json(response))
+    let result = center::reply::reply(&api.store, &api.entry, &sender, request, now).await?;
+    respond(&api, result).await.map(axum::Json)
 }
 
 /// Retry a dead letter, with all its attempts
@@ -531,7 +524,7 @@ async fn update(
     if caller.agent().is_some() {
         let claim = api.store.mail(&id, &workspace).await?.claim;
         let lease = claim.as_ref().and_then(|claim| claim.claiming.state.lease());
-        caller.check_lease(lease).map_err(|lost| claim_error(lost.into()))?;
+        caller.check_lease(lease).map_err(|lost| ApiError::of_claim(lost.into()))?;
     }
     claim_view(api.store.update_claim(&id, &workspace, proof, step, api.clock.now()).await)
 }
@@ -548,11 +541,11 @@ async fn claim_key(
 }
 
 fn claim_view(result: Result<Claim, StoreError>) -> Result<axum::Json<ClaimInfo>, ApiError> {
-    Ok(axum::Json(ClaimInfo::from(&result.map_err(claim_error)?)))
+    Ok(axum::Json(ClaimInfo::from(&result.map_err(ApiError::of_claim)?)))
 }
 
 /// The id in the path. Text that is not an id is reported as a Mail that does not exist.
-async fn mail_id(api: &Api, path: &PathParams) -> Result<MailId, ApiError> {
+pub(super) async fn mail_id(api: &Api, path: &PathParams) -> Result<MailId, ApiError> {
     let text = path.text("id");
     let missing =
         |_| StoreError::Missing { what: "Mail", key: text.chars().take(80).collect() }.into();
@@ -570,18 +563,4 @@ fn agent(caller: &Caller, name: Option<String>) -> Result<Holder, ApiError> {
     }
     let name = name.ok_or_else(|| ApiError::bad_field("agent_id", "missing; name the agent"))?;
     Holder::new(name).map_err(|error| ApiError::bad_field("agent_id", error))
-}
-
-/// The errors of claims have codes of their own.
-fn claim_error(error: StoreError) -> ApiError {
-    match &error {
-        StoreError::LeaseLost(LeaseLost::Held(lease)) => ApiError::claimed(lease),
-        StoreError::InvalidTransition(wrong) => match wrong.from {
-            "COMPLETED" => ApiError::completed(),
-            "DEADLETTER" => ApiError::dead(),
-            "NEW" => ApiError::not_claimed(),
-            _ => error.into(),
-        },
-        _ => error.into(),
-    }
 }

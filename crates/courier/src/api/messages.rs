@@ -23,7 +23,7 @@ use super::input::{self, API_BODIES, API_UPLOADS, JsonBody, PathParams};
 use super::views::messages::{BlobView, DispatchResponse, SendResponse};
 #[cfg(test)]
 use super::views::schemas::{BytesSchema, MsgObjectSchema};
-use super::{Api, ApiMetrics, SharedApi, batch, ids, visibility};
+use super::{Api, ApiMetrics, SharedApi, batch, halts, ids, visibility};
 use crate::center;
 
 /// Longest idempotency key, in bytes.
@@ -202,11 +202,18 @@ pub async fn post_send(
         let planned = SendResult::Queued { msg_id, duplicate: false, ways };
         return Ok(axum::Json(SendResponse::from(planned)));
     }
-    let request = SendRequest { msg, key, not_before };
+    let request = SendRequest { msg, key, not_before, origin: caller.origin() };
     let result = center::post_send(&api.store, &api.entry, request, api.clock.now()).await?;
-    let response = SendResponse::from(result);
-    api.metrics.record_send(response.ok, response.duplicate);
-    Ok(axum::Json(response))
+    respond(&api, result).await.map(axum::Json)
+}
+
+/// The response to a send, with the halts that apply now.
+pub async fn respond(api: &Api, result: SendResult) -> Result<SendResponse, ApiError> {
+    let mut response = SendResponse::from(result);
+    response.halted = halts::halts(api).await?.into_iter().map(|halt| halt.scope).collect();
+    let is_held = response.approval.is_some();
+    api.metrics.record_send(response.ok, response.duplicate, is_held);
+    Ok(response)
 }
 
 pub fn parse_key(headers: &HeaderMap, field: Option<String>) -> Result<Option<String>, ApiError> {
@@ -318,8 +325,9 @@ impl ApiMetrics {
         });
     }
 
-    pub fn record_send(&self, ok: bool, duplicate: bool) {
+    fn record_send(&self, ok: bool, duplicate: bool, is_held: bool) {
         self.count_send(match (ok, duplicate) {
+            (true, false) if is_held => "held",
             (true, false) => "posted",
             (true, true) => "duplicate",
             (false, _) => "blocked_author",

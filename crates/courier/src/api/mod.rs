@@ -19,19 +19,21 @@ use tokio_util::sync::CancellationToken;
 
 use crate::center::PipelineEntry;
 use crate::clock::Clock;
-use crate::config::{ClaimsConfig, Config};
+use crate::config::{ClaimsConfig, Config, ConfigSource};
 use crate::courier::dead_drafts::DeadDrafts;
 use crate::courier::file_projector::FileProjector;
 use crate::courier::tunnels::TunnelRegistry;
 use crate::pipeline::Pipeline;
 use access::RouteAccess;
-use caller::AgentTokens;
+use caller::{AgentTokens, Caller};
 use error::ApiError;
 pub use forget::FORGET_PATH;
 pub use mails::REBUILD_PATH;
+pub use mcp::MCP_PATH;
 pub use metrics::ApiMetrics;
 
 mod access;
+pub mod approvals;
 mod batch;
 mod body_reader;
 mod boxes;
@@ -43,28 +45,33 @@ mod email;
 mod email_metrics;
 pub mod error;
 mod events;
+mod figures;
 mod forget;
 pub mod guard;
+pub mod halts;
 mod health;
-mod ids;
-mod input;
+pub mod ids;
+pub mod input;
 #[cfg(test)]
 mod json_layout;
 mod letters;
 mod mails;
-mod messages;
+mod mcp;
+mod message_view;
+pub mod messages;
 mod metrics;
 #[cfg(test)]
 mod openapi;
+pub mod page;
 mod pipeline;
 pub mod server;
 mod sessions;
 mod submission;
 pub mod token;
-mod trace;
+pub mod trace;
 mod tunnels;
 pub mod views;
-mod visibility;
+pub mod visibility;
 pub mod webhooks;
 
 /// What handlers work with. One value is shared by all requests.
@@ -80,6 +87,8 @@ pub struct Api {
     pub dead_drafts: Arc<DeadDrafts>,
     pub pipeline: Arc<Pipeline>,
     pub config: watch::Receiver<Arc<Config>>,
+    /// Where the config is read from.
+    pub source: ConfigSource,
     /// Ends event streams when the courier stops.
     pub stop: CancellationToken,
 }
@@ -88,7 +97,7 @@ pub struct Api {
 pub type SharedApi = Arc<Api>;
 
 impl Api {
-    fn claims(&self) -> ClaimsConfig {
+    pub fn claims(&self) -> ClaimsConfig {
         self.config.borrow().claims
     }
 }
@@ -135,6 +144,7 @@ routes! {
     post "/api/v1/messages/status" [Read] => mails::status,
     get "/api/v1/messages/{id}" [Read] => mails::mail,
     get "/api/v1/messages/{id}/trace" [Read] => mails::trace,
+    get "/api/v1/messages/{id}/view" [owner] => message_view::view,
     post "/api/v1/messages/{id}/claim" [Claim] => mails::claim,
     post "/api/v1/messages/{id}/renew" [Claim] => mails::renew,
     post "/api/v1/messages/{id}/complete" [Claim] => mails::complete,
@@ -167,6 +177,17 @@ routes! {
     post "/api/v1/email/tasks/{id}/drop" [Operate] => email::drop_task,
     get "/api/v1/email/directory" [Operate] => email::directory,
     put "/api/v1/email/directory" [Operate] => email::put_directory,
+    get "/api/v1/approvals" [Approve] => approvals::list,
+    get "/api/v1/approvals/{id}" [Reply | Send | Approve] => approvals::show,
+    post "/api/v1/approvals/{id}/approve" [Approve] => approvals::approve,
+    post "/api/v1/approvals/{id}/reject" [Approve] => approvals::reject,
+    post "/api/v1/approvals/{id}/edit" [Approve] => approvals::edit,
+    post "/api/v1/approvals/{id}/withdraw" [Reply | Send] => approvals::withdraw,
+    get "/api/v1/approvals/explain/{id}" [Approve] => approvals::explain,
+    post "/api/v1/approvals/replay" [Approve] => approvals::replay,
+    get "/api/v1/halts" [Read | Operate] => halts::list,
+    put "/api/v1/halts/{scope}" [Operate] => halts::halt,
+    delete "/api/v1/halts/{scope}" [owner] => halts::resume,
     get "/api/v1/boxes" [Read] => boxes::boxes,
     get "/api/v1/boxes/{owner}/{box}" [Read] => boxes::list,
     get "/api/v1/boxes/{owner}/{box}/peek" [Read] => boxes::peek,
@@ -204,6 +225,7 @@ routes! {
     get "/api/v1/trace/{id}" [Read] => trace::trace,
     get "/api/v1/tokens" [owner] => token::tokens,
     post "/api/v1/tokens/{name}/revoke" [owner] => token::revoke,
+    get "/api/v1/figures" [Read | Operate] => figures::list,
     get "/health" [open] => health::health,
     get "/metrics" [Read | Operate] => metrics::metrics,
 }
@@ -217,6 +239,8 @@ pub fn router(api: Api) -> Router {
     let openapi = async || ([(header::CONTENT_TYPE, "application/json")], OPENAPI_JSON);
     routes()
         .route("/api/openapi.json", axum::routing::get(openapi))
+        // Every token may use it; the tools check their scopes.
+        .route(mcp::MCP_PATH, mcp::methods())
         .fallback(async || ApiError::no_route())
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .layer(middleware::from_fn_with_state(Arc::clone(&api), observe))
@@ -225,12 +249,30 @@ pub fn router(api: Api) -> Router {
         .with_state(api)
 }
 
+/// Rejects the writes of an agent that is halted and locked.
+pub async fn check_lock(api: &Api, writer: Option<&Caller>) -> Result<(), ApiError> {
+    let Some(agent) = writer.and_then(Caller::agent) else { return Ok(()) };
+    match api.store.halts().await?.lock_of(agent.name.as_str()) {
+        Some(halt) => Err(ApiError::locked(halt)),
+        None => Ok(()),
+    }
+}
+
 /// Applies the time limit, counts the request, and sets the headers of every response.
 async fn observe(State(api): State<SharedApi>, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<axum::extract::MatchedPath>().cloned();
     let route = route.as_ref().map_or("none", axum::extract::MatchedPath::as_str);
     let limit = server::handler_timeout(route);
-    let handled = tokio::time::timeout(limit, next.run(request)).await;
+    let caller = request.extensions().get::<Caller>().cloned();
+    // Each tool of MCP says by itself whether it writes.
+    let writer = caller.filter(|_| !request.method().is_safe() && route != MCP_PATH);
+    let handled = async {
+        match check_lock(&api, writer.as_ref()).await {
+            Ok(()) => next.run(request).await,
+            Err(locked) => locked.into(),
+        }
+    };
+    let handled = tokio::time::timeout(limit, handled).await;
     let mut response = handled.unwrap_or_else(|_| ApiError::too_slow().into());
     api.metrics.count_request(route, response.status());
     // Responses are private: no cache may store them, no browser may guess their type.

@@ -120,7 +120,7 @@ async fn parse(
     key: Option<String>,
 ) -> Result<LetterSource, ApiError> {
     caller.fill_sender(&mut value);
-    let source = api.pipeline.parse_submission(value, key).await?;
+    let source = api.pipeline.parse_submission(value, key, caller.origin()).await?;
     if let (Some(token), LetterSource::Submitted { letter, .. }) = (caller.agent(), &source) {
         if letter.is_mail() {
             return Err(TokenViolation::WholeMail { agent: token.name.clone() }.into());

@@ -14,18 +14,28 @@ use super::Api;
 use super::caller::Caller;
 use super::error::ApiError;
 
-/// Checks that the caller may see a Mail, and records that an agent has read it.
+/// Checks that the caller may see a Mail, and records that an agent has read it. An agent gets
+/// no text when its read cannot be recorded.
 ///
 /// # Errors
 ///
 /// 404 for a Mail of a sender that is not accepted yet: agents do not read those.
 pub async fn read_mail(api: &Api, caller: &Caller, row: &MailRow) -> Result<(), ApiError> {
     let Some(token) = caller.agent() else { return Ok(()) };
-    let id = &row.entry.id;
-    if row.location == MailLocation::Held && !token.scopes.contains(Scope::Operate) {
-        return Err(StoreError::Missing { what: "Mail", key: id.to_string() }.into());
+    check_mail(caller, row)?;
+    Ok(api.store.record_read(&token.name, &row.entry.id, api.clock.now()).await?)
+}
+
+/// Checks that the caller may see a Mail.
+///
+/// # Errors
+///
+/// 404 for a Mail of a sender that is not accepted yet.
+pub fn check_mail(caller: &Caller, row: &MailRow) -> Result<(), StoreError> {
+    if row.location == MailLocation::Held && !caller.has_scope(Scope::Operate) {
+        return Err(StoreError::Missing { what: "Mail", key: row.entry.id.to_string() });
     }
-    Ok(api.store.record_read(&token.name, id, api.clock.now()).await?)
+    Ok(())
 }
 
 /// Checks that the caller may see a message, and records that an agent has read it when it is a

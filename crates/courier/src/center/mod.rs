@@ -3,6 +3,7 @@
 //! * [`mod@dispatch`]: puts received messages into boxes, or into the inbound chain.
 //! * [`send`]: queues a message for its targets, or puts it into the outbound chain.
 //! * [`reply`]: answers a Mail in its thread.
+//! * [`approvals`]: edits held messages, replays decisions of the approval policy.
 //! * [`boxes`]: lists and changes records and deliveries alike.
 //! * [`lease`]: leases the next entry of a box.
 //! * [`erasure`]: finds the DIDs of one person.
@@ -23,6 +24,7 @@ use tokio::sync::watch;
 
 use crate::pipeline::queue::QueueNotifier;
 
+pub mod approvals;
 pub mod boxes;
 mod contact_lookup;
 mod dispatch;

@@ -63,6 +63,9 @@ impl Config {
         changes.live("retention archive_days", &old.archive_days, &new_retention.archive_days);
         changes.live("retention trash_days", &old.trash_days, &new_retention.trash_days);
         changes.live("retention events_days", &old.events_days, &new_retention.events_days);
+        if self.approvals != new.approvals {
+            changes.0.push(ConfigChange { what: "approvals".to_owned(), live: true });
+        }
         changes.0.extend(self.pipeline.changes(&new.pipeline));
         changes.tunnels(self, new);
         changes.0

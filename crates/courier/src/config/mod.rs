@@ -8,8 +8,10 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use monoco_core::approval::policy::ApprovalPolicy;
 use monoco_core::config::{ConfigFile, ConfigSection, InvalidConfig};
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::lease::LeaseDuration;
@@ -55,6 +57,8 @@ pub struct Config {
     /// When failed deliveries are retried, and when they become dead letters.
     pub deliveries: RetryPolicy,
     pub retention: RetentionConfig,
+    /// Which messages wait for a person.
+    pub approvals: Arc<ApprovalPolicy>,
     pub pipeline: PipelineConfig,
     /// All tunnels, including those that are not enabled.
     pub tunnels: BTreeMap<TunnelId, TunnelConfig>,
@@ -161,6 +165,7 @@ impl Config {
             claims: read_claims(&courier.section("claims")?)?,
             deliveries: read_deliveries(&courier.section("deliveries")?)?,
             retention: read_retention(&courier.section("retention")?)?,
+            approvals: Arc::new(ApprovalPolicy::parse(&courier.section("approvals")?)?),
             pipeline: PipelineConfig::parse(&courier.section("pipeline")?)?,
             tunnels: tunnel::read_tunnels(&courier.section("adapters")?, debounce)?,
         })
@@ -178,7 +183,7 @@ impl Config {
 }
 
 /// The keys of `courier`.
-const COURIER_KEYS: [&str; 9] = [
+const COURIER_KEYS: [&str; 10] = [
     "owner",
     "service",
     "storage",
@@ -186,6 +191,7 @@ const COURIER_KEYS: [&str; 9] = [
     "claims",
     "deliveries",
     "retention",
+    "approvals",
     "pipeline",
     "adapters",
 ];

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
+use monoco_core::approval::SendOrigin;
 use monoco_core::delivery::{Delivery, SendStateData};
 use monoco_core::draft::{Draft, DraftContext, MAX_DRAFT, PreparedDraft, with_outcome};
 use monoco_core::mail::{Mail, MailId};
@@ -92,12 +93,17 @@ impl DraftLoop {
         let post = DraftSendRequest {
             uid: uid.uid.clone(),
             provider: uid.provider.clone(),
-            post: SendRequest { msg, key: Some(key), not_before },
+            post: SendRequest { msg, key: Some(key), not_before, origin: SendOrigin::Owner },
         };
         let (store, through) = (&self.store, self.entry.outbound());
         match handle.block_on(store.send_draft(post, &through, self.clock.now())) {
             Ok(SendResult::Queued { msg_id, duplicate, .. }) => {
                 tracing::info!(draft = uid.uid, %msg_id, duplicate, "draft queued for delivery");
+                Ok(())
+            }
+            Ok(SendResult::Held { msg_id, duplicate, approval, .. }) => {
+                let approval = approval.id;
+                tracing::info!(draft = uid.uid, %msg_id, %approval, duplicate, "draft held for approval");
                 Ok(())
             }
             Ok(SendResult::Chained { msg_id, letter, duplicate }) => {

@@ -17,6 +17,7 @@ use monoco_store::{
 };
 use tokio::io::AsyncRead;
 
+use super::approval_asks::take_answer;
 use super::tunnels::RunningTunnel;
 use crate::center::PipelineEntry;
 use crate::clock::Clock;
@@ -213,8 +214,8 @@ pub async fn store_requests(
     store_events(store, entry, requests.into_iter().map(event).collect(), now).await
 }
 
-/// Stores events and notifies the dispatcher of new letters. Each result tells whether the event
-/// is new.
+/// Stores events and notifies the dispatcher of new letters. Answers to approvals are taken before.
+/// Each result tells whether the event is new.
 async fn store_events(
     store: &SharedStore,
     entry: &PipelineEntry,
@@ -224,12 +225,36 @@ async fn store_events(
     if batch.is_empty() {
         return Vec::new();
     }
-    let stored = store.store_events(batch, entry.inbound(), now).await;
-    for letter in stored.iter().flatten().filter_map(|stored| stored.letter) {
-        entry.notifier.notify(letter, Duration::ZERO);
+    let mut results = Vec::with_capacity(batch.len());
+    let mut rest = Vec::new();
+    for event in batch {
+        let answer = match &event {
+            StoreInboundEvent::Message(request) => take_answer(store, request, now).await,
+            _ => None,
+        };
+        if answer.is_none() {
+            rest.push(event);
+        }
+        results.push(answer);
     }
-    let is_new = |stored: StoreEventResult| stored.result == StoreInboundResult::Stored;
-    stored.into_iter().map(|stored| stored.map(is_new)).collect()
+    let mut stored = store.store_events(rest, entry.inbound(), now).await.into_iter();
+    let missing = || StoreError::Unavailable("the store returned no result".to_owned());
+    results
+        .into_iter()
+        .map(|answer| {
+            let result = match answer {
+                Some(answer) => answer?,
+                None => {
+                    let stored: StoreEventResult = stored.next().ok_or_else(missing)??;
+                    if let Some(letter) = stored.letter {
+                        entry.notifier.notify(letter, Duration::ZERO);
+                    }
+                    stored.result
+                }
+            };
+            Ok(result == StoreInboundResult::Stored)
+        })
+        .collect()
 }
 
 fn unusable(error: &dyn std::error::Error) -> InboundError {

@@ -1,5 +1,5 @@
 //! Background tasks: storing inbound messages, fetching their files, merging, Mail files, drafts, sending,
-//! receipts in chats, expiry of leases, retention.
+//! receipts in chats, questions about approvals, expiry of leases, retention.
 //!
 //! Hints may be lost, so every task also polls (see `background`).
 
@@ -8,12 +8,14 @@
 /// prefix.
 pub const HOLDER: &str = "courier:";
 
+pub mod approval_asks;
 pub mod dead_drafts;
 mod delivery_hints;
 pub mod draft_sender;
 pub mod draft_watcher;
 pub mod drafts;
 pub mod email;
+pub mod figures;
 pub mod file_fetcher;
 pub mod file_projector;
 pub mod forget;

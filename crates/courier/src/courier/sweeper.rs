@@ -1,4 +1,4 @@
-//! Expires the leases of claims, records, deliveries and e-mail tasks.
+//! Expires the leases of claims, records, deliveries and e-mail tasks, and approvals.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +44,11 @@ impl BackgroundTask for SweepTask {
         if records + deliveries + email_tasks > 0 {
             tracing::info!(records, deliveries, email_tasks, "leases expired");
         }
-        let most = claims.max(records).max(deliveries).max(email_tasks);
+        let approvals = self.store.expire_approvals(MAX_ROWS_PER_COMMIT, now).await?;
+        if approvals > 0 {
+            tracing::info!(approvals, "approvals expired; their messages are not sent");
+        }
+        let most = claims.max(approvals).max(records).max(deliveries).max(email_tasks);
         let more = most >= MAX_ROWS_PER_COMMIT;
         Ok(if more { NextStep::Now } else { NextStep::After(SWEEP_INTERVAL) })
     }

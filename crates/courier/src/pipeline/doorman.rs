@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use monoco_core::approval::SendOrigin;
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::letter::{ChainDirection, InvalidLetter, Letter, content_type, parse_submission};
 use monoco_store::LetterSource;
@@ -46,6 +47,7 @@ pub fn into_source(
     mut letter: Letter,
     tunnel: Option<TunnelId>,
     key: Option<String>,
+    origin: SendOrigin,
 ) -> LetterSource {
     let content_type = content_type(&letter.extra).to_owned();
     letter.extra.insert("content_type".to_owned(), content_type.into());
@@ -53,7 +55,7 @@ pub fn into_source(
     if let Some(tunnel) = &tunnel {
         letter.extra.insert("tunnel".to_owned(), json!(tunnel));
     }
-    LetterSource::Submitted { letter, tunnel, key }
+    LetterSource::Submitted { letter, tunnel, key, origin }
 }
 
 /// Returns the tunnel of a letter: the one it names, the one of its addresses, or the default

@@ -17,6 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use monoco_core::approval::SendOrigin;
 use monoco_core::did::TunnelId;
 use monoco_core::letter::{ChainDirection, InvalidLetter, LetterId, LetterStateData, WorkerName};
 use monoco_store::{LetterRow, LetterSource, OperatorAction, SharedStore, StoreError, StoreResult};
@@ -143,6 +144,7 @@ impl Pipeline {
         &self,
         value: Value,
         key: Option<String>,
+        origin: SendOrigin,
     ) -> Result<LetterSource, SubmitError> {
         let config = self.dispatcher.config();
         let letter = doorman::parse_letter(value, key.as_deref())?;
@@ -152,7 +154,7 @@ impl Pipeline {
             // The tunnel may be newer than the cached list.
             Err(_) => doorman::find_tunnel(&letter, &config, &*self.read_tunnels().await?)?,
         };
-        Ok(doorman::into_source(letter, tunnel, key))
+        Ok(doorman::into_source(letter, tunnel, key, origin))
     }
 
     async fn read_tunnels(&self) -> StoreResult<Arc<BTreeSet<TunnelId>>> {

@@ -64,20 +64,25 @@ pub struct DemoArgs {
     /// Keep the directory and its running courier
     #[arg(long)]
     keep: bool,
+    /// Show the demo in the web page, and keep its courier running
+    #[arg(long)]
+    open: bool,
 }
 
 pub async fn run(args: DemoArgs) -> Result<(), CliError> {
+    // Without its courier the page would show nothing.
+    let keep = args.keep || args.open;
     let stage = DemoStage::create(args.speed)?;
     let (root, home, secret) = (stage.root.clone(), stage.home.clone(), stage.secret.clone());
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let steps = tokio::task::spawn_blocking(move || stage.run_steps(args.keep));
+    let steps = tokio::task::spawn_blocking(move || stage.run_steps(keep, args.open));
     let ended = tokio::select! {
         ended = steps => Some(ended),
         _ = interrupt.recv() => None,
         _ = terminate.recv() => None,
     };
-    let kept = args.keep && matches!(ended, Some(Ok(Ok(()))));
+    let kept = keep && matches!(ended, Some(Ok(Ok(()))));
     if !kept {
         clear(&root, &home);
     }
@@ -147,12 +152,15 @@ impl DemoStage {
         Ok(Self { root, home, secret, signer, speed })
     }
 
-    fn run_steps(&self, keep: bool) -> Result<(), CliError> {
+    fn run_steps(&self, keep: bool, open: bool) -> Result<(), CliError> {
         let receiver = DemoReceiver::start()?;
         self.prepare(&receiver)?;
         self.scene("Start a courier with one webhook tunnel")?;
         self.show("courier/config.yaml", &self.home.join("courier/config.yaml"))?;
         self.run("", &["courier", "start", "--port", "0"], 0)?;
+        if open {
+            self.run("", &["open"], 0)?;
+        }
         let webhooks = self.webhooks()?;
 
         self.scene("Two workspaces with different filters")?;

@@ -15,6 +15,7 @@ use failure::{CliError, CliExit};
 use monoco_courier::home::Home;
 use output::OutputFormat;
 
+mod approve;
 mod backup;
 mod center;
 mod client;
@@ -28,8 +29,11 @@ mod email;
 mod events;
 mod failure;
 mod forget;
+mod halt;
 mod mailbox;
+mod mcp;
 mod message;
+mod open;
 mod output;
 mod pipeline;
 mod restore;
@@ -105,13 +109,35 @@ enum CliCommand {
     /// List, retry and drop dead letters: claims, deliveries, letters, drafts and e-mail tasks
     #[command(subcommand)]
     Dead(dead::DeadCommand),
+    /// List, approve, reject and edit messages that wait for a person
+    #[command(subcommand)]
+    Approve(approve::ApproveCommand),
+    /// Stop all deliveries, or those of one agent or tunnel
+    ///
+    /// When the command returns, no further attempt starts, also not through tunnels of other
+    /// programs; it prints how many are in progress. Messages that agents send meanwhile are held
+    /// for approval. Example: monoco halt --agent codex --lock
+    Halt(halt::HaltArgs),
+    /// Resume deliveries after `monoco halt`
+    Resume(halt::HaltScopeArgs),
     /// Show the event log, or follow it
     Events(events::EventsArgs),
     /// Show the history of one message, found by any of its ids
     Trace(trace::TraceArgs),
+    /// Open the web page in the browser
+    ///
+    /// Logs in the browser by a code that is valid once, for 60 s. The browser stays logged in for
+    /// 30 days, or until `monoco open --revoke`.
+    Open(open::OpenArgs),
     /// Print or replace the owner's token, and manage the tokens of agents
     #[command(subcommand)]
     Token(token::TokenCommand),
+    /// Serve an MCP client over stdin and stdout
+    ///
+    /// Forwards JSON-RPC messages to the running courier, with the token of the agent in the
+    /// environment variable MONOCO_TOKEN. Example of a command for an MCP client:
+    /// claude mcp add monoco --env MONOCO_TOKEN=$TOKEN -- monoco mcp
+    Mcp,
     /// Check the installation and print what to fix
     ///
     /// Checks config, permissions, disk, clock, ports, the courier, its store, tunnels and
@@ -252,9 +278,14 @@ fn run(cli: Cli, format: OutputFormat) -> Result<(), CliError> {
         CliCommand::Email(command) => block_on(email::run(&context, command)),
         CliCommand::Pipeline(command) => block_on(pipeline::run(&context, command)),
         CliCommand::Dead(command) => block_on(dead::run(&context, command)),
+        CliCommand::Approve(command) => block_on(approve::run(&context, command)),
+        CliCommand::Halt(args) => block_on(halt::halt(&context, args)),
+        CliCommand::Resume(args) => block_on(halt::resume(&context, args)),
         CliCommand::Events(args) => block_on(events::run(&context, args)),
         CliCommand::Trace(args) => block_on(trace::run(&context, args)),
+        CliCommand::Open(args) => block_on(open::run(&context, args)),
         CliCommand::Token(command) => block_on(token::run(&context, command)),
+        CliCommand::Mcp => block_on(mcp::run(&context)),
         CliCommand::Doctor => block_on(doctor::run(&context)),
         CliCommand::Backup(args) => backup::run(&context, &args),
         CliCommand::Restore(args) => block_on(restore::run(&context, &args)),

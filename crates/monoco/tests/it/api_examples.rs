@@ -216,6 +216,7 @@ pub fn api_examples(openapi: &Value) -> ApiExamples {
     let config = format!(
         "courier:
   debounce: {{ window_ms: 50 }}
+  approvals: {{ owner: rules, rules: [ {{ text_matches: IBAN, do: hold }} ] }}
   adapters:
     ci: {{ provider: webhook, verify: standard, secret: '{SECRET}', send_to: '{}', allow_private: true }}
     news: {{ provider: stub }}
@@ -242,6 +243,7 @@ pub fn api_examples(openapi: &Value) -> ApiExamples {
     contacts(&mut recorder);
     boxes(&mut recorder);
     deliveries(&mut recorder);
+    approvals(&mut recorder);
     mails(&mut recorder, &receiver);
     letters(&mut recorder);
     dead_letters(&mut recorder);
@@ -324,6 +326,30 @@ fn deliveries(on: &mut Recorder) {
     on.call("DELETE", "/api/v1/contacts/did:web:ann");
 }
 
+fn approvals(on: &mut Recorder) {
+    let hold = |on: &Recorder, text: &str| {
+        let to = "did:msgtunnel:bob.user.my-net";
+        let msg = json!({"from": ME, "to": [to], "kind": "chat", "content": {"content": text}});
+        on.courier.post("/api/v1/post_send", &json!({ "msg": msg })).ok()
+    };
+    let held = hold(on, "Our IBAN is DE02 1203 0000 0000 2020 51.");
+    let path = |held: &Value| format!("/api/v1/approvals/{}", text(held, "/approval/id"));
+    on.get("/api/v1/approvals?state=PENDING");
+    on.get(&path(&held));
+    on.get(&format!("/api/v1/approvals/explain/{}", text(&held, "/msg_id")));
+    on.call("POST", &format!("{}/approve", path(&held)));
+    let held = hold(on, "Which IBAN do you have?");
+    on.post(&format!("{}/reject", path(&held)), json!({"reason": "ask by phone"}));
+    let held = hold(on, "The IBAN is on the way.");
+    on.post(&format!("{}/edit", path(&held)), json!({"text": "The number is on the way."}));
+    let held = hold(on, "My IBAN has changed.");
+    on.call("POST", &format!("{}/withdraw", path(&held)));
+    on.post("/api/v1/approvals/replay", json!({"since": "2026-01-01T00:00:00Z"}));
+    on.put("/api/v1/halts/tunnel:my-net", json!({"lock": false}));
+    on.get("/api/v1/halts");
+    on.call("DELETE", "/api/v1/halts/tunnel:my-net");
+}
+
 fn mails(on: &mut Recorder, receiver: &Receiver) {
     on.courier.hears("evt-2", "room-7", "ann", "@monoco::alpha the build is red");
     on.courier.mails(1);
@@ -342,6 +368,7 @@ fn mails(on: &mut Recorder, receiver: &Receiver) {
     on.courier.until("/health", |health| health["adapters"]["ci"]["sent"] == 1);
     on.post(&format!("{mail}/complete"), json!({"agent_id": "agent-1", "epoch": epoch}));
     on.get(&format!("{mail}/trace"));
+    on.record("GET", &format!("{mail}/view"), &Body::None, " | grep '^<p>'");
 }
 
 fn letters(on: &mut Recorder) {
@@ -405,6 +432,8 @@ fn courier(on: &mut Recorder) {
     });
     on.call("POST", "/api/v1/mailbox/rebuild");
     on.get("/health");
+    // How many events were counted depends on the time.
+    on.record("GET", "/api/v1/figures", &Body::None, " | grep -o '\"step_minutes\":[0-9]*'");
     on.record("GET", "/metrics", &Body::None, " | grep ^monoco_dispatches");
     on.courier.cli(&["token", "add", "codex", "--scope", "read,claim,reply"]).ok();
     on.get("/api/v1/tokens");

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
@@ -148,7 +149,7 @@ fn invalid_tokens_are_rejected_with_a_reason() {
         (&["codex", "--scope", "read", "--as", "codex"], "invalid DID"),
         (&["codex", "--scope", "read", "--workspace", ""], "workspace"),
     ] {
-        let error = courier.cli(&[&["token", "add"], args].concat()).failed(4);
+        let error = courier.cli(&[&["token", "add"], args].concat()).failed(1);
         assert!(error.contains(said), "{args:?}: {error}");
     }
     assert_eq!(courier.get("/api/v1/tokens").ok()["tokens"], json!([]));
@@ -177,8 +178,10 @@ fn revoked_token_ends_only_its_own_streams() {
     courier
         .post("/api/v1/dispatch", &json!({"msg": chat("did:web:ann", "did:monoco:second", "hi")}))
         .ok();
+    let deadline = Instant::now() + PATIENCE;
     let mut line = String::new();
-    while !line.contains("event: ") {
+    while !line.contains("event: dispatched") {
+        assert!(Instant::now() < deadline, "no event");
         line.clear();
         assert_ne!(open.read_line(&mut line).unwrap(), 0, "the stream has ended");
     }
@@ -304,7 +307,7 @@ fn agent_sees_mails_and_its_own_boxes_only() {
         for path in ["trace", "objects"] {
             let answer = agent.get(&format!("/api/v1/{path}/{}", msg_id(record)));
             assert_eq!(answer.status, status, "{path}: {}", answer.text());
-            assert_eq!(answer.text().contains("for the owner"), false);
+            assert!(!answer.text().contains("for the owner"), "{path}");
         }
         let answer = agent.get(&format!("/api/v1/trace/{record}"));
         assert_eq!(answer.status, status, "{}", answer.text());
@@ -314,7 +317,9 @@ fn agent_sees_mails_and_its_own_boxes_only() {
 
     let seen = agent.get("/api/v1/events?limit=1000").ok();
     for event in seen["events"].as_array().unwrap() {
-        assert!(event["owner"] == CODEX || event["detail"]["mail"].is_string(), "{event}");
+        let detail = &event["detail"];
+        let is_own = event["owner"] == CODEX || detail["to"].to_string().contains(CODEX);
+        assert!(is_own || detail["mail"].is_string(), "{event}");
     }
     let all = courier.get("/api/v1/events?limit=1000").ok();
     assert_eq!(seen["last"], all["last"], "the page continues behind the hidden events");

@@ -225,7 +225,7 @@ CREATE TABLE sessions (
     last      INTEGER NOT NULL,             -- records.seq of the newest message
     unread    INTEGER NOT NULL              -- number of UNREAD messages
 ) STRICT;
-CREATE UNIQUE INDEX sessions_by_peer ON sessions (owner, peer);
+CREATE UNIQUE INDEX sessions_by_peer ON sessions (peer, owner);
 CREATE INDEX sessions_by_last ON sessions (owner, last);
 
 -- Messages of conversations, in both directions. Written in bulk.
@@ -599,3 +599,81 @@ CREATE TABLE agent_reads (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX agent_reads_by_time ON agent_reads (agent, at);
 CREATE INDEX agent_reads_by_mail ON agent_reads (mail);
+
+-- Messages that wait for a person before they are sent. A message can have more than one: its
+-- agent can be halted after the message was approved. The last one counts.
+CREATE TABLE approvals (
+    seq         INTEGER PRIMARY KEY,
+    object      INTEGER NOT NULL,           -- objects.seq of the message
+    author      INTEGER NOT NULL,           -- parties.id
+    origin      TEXT    NOT NULL,           -- JSON: on whose behalf it is sent
+    targets     TEXT    NOT NULL,           -- JSON array: targets and plans, fixed at creation
+    thread_key  TEXT,                       -- thread of the message
+    rule        TEXT    NOT NULL,           -- the rule that held it
+    why         TEXT    NOT NULL,           -- what the rule found
+    not_before  INTEGER,                    -- time of the first attempt; NULL: at once
+    state       TEXT    NOT NULL,
+    expires_at  INTEGER NOT NULL,           -- until when it can be answered
+    answered_by TEXT,                       -- owner, name of a token, or DID of a chat account
+    answered_at INTEGER,                    -- NULL: only in state PENDING
+    reason      TEXT,                       -- only in state REJECTED
+    replaced_by INTEGER,                    -- objects.seq of the edited message, only in state REPLACED
+    asked       INTEGER NOT NULL,           -- 1: the accounts of approvals.ask were asked
+    revision    INTEGER NOT NULL,           -- number of changes
+    created_at  INTEGER NOT NULL
+) STRICT;
+CREATE INDEX approvals_by_object ON approvals (object, seq);
+CREATE INDEX approvals_by_state ON approvals (state, seq);
+CREATE INDEX approvals_by_end ON approvals (expires_at) WHERE state = 'PENDING';
+CREATE INDEX approvals_unasked ON approvals (seq) WHERE state = 'PENDING' AND asked = 0;
+
+-- Codes that were posted to the accounts of approvals.ask.
+CREATE TABLE approval_asks (
+    target    TEXT    NOT NULL,             -- DID of the account
+    code      TEXT    NOT NULL,             -- five lower-case letters
+    approval  INTEGER NOT NULL,             -- approvals.seq
+    at        INTEGER NOT NULL,
+    PRIMARY KEY (target, code)
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX approval_asks_by_approval ON approval_asks (approval, target);
+CREATE INDEX approval_asks_by_time ON approval_asks (at);
+
+-- Accounts that have sent wrong codes.
+CREATE TABLE approval_locks (
+    target       TEXT    NOT NULL PRIMARY KEY, -- DID of the account
+    wrong_codes  INTEGER NOT NULL,          -- wrong codes in a row
+    locked_until INTEGER                    -- NULL: never locked
+) STRICT, WITHOUT ROWID;
+
+-- What the approval policy decided about messages of agents, and of the owner if rules apply to
+-- the owner. Purged with the events of the same time.
+CREATE TABLE send_decisions (
+    seq       INTEGER PRIMARY KEY,
+    object    INTEGER NOT NULL,             -- objects.seq of the message
+    agent     TEXT    NOT NULL,             -- name of the agent's token; '': the owner
+    decision  TEXT    NOT NULL,             -- send or hold
+    rule      TEXT    NOT NULL,             -- the rule that decided
+    facts     TEXT    NOT NULL,             -- JSON: what the decision depends on
+    at        INTEGER NOT NULL
+) STRICT;
+CREATE INDEX send_decisions_by_object ON send_decisions (object, seq);
+CREATE INDEX send_decisions_by_rule ON send_decisions (agent, rule, at) WHERE decision = 'send';
+CREATE INDEX send_decisions_by_time ON send_decisions (at);
+
+-- Halts that apply now. The transaction that leases a delivery reads them.
+CREATE TABLE halts (
+    scope     TEXT    NOT NULL PRIMARY KEY, -- all, agent:NAME or tunnel:ID
+    locked    INTEGER NOT NULL,             -- 1: writes of agents are rejected
+    halted_by TEXT    NOT NULL,
+    at        INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- How many events of a kind happened in a minute, counted from the event log. Kept 8 days.
+CREATE TABLE figures (
+    minute    INTEGER NOT NULL,             -- minutes since 1970
+    kind      TEXT    NOT NULL,             -- as events.kind in the API: received, sent …
+    tunnel    TEXT    NOT NULL,             -- id of the tunnel; empty: none
+    worker    TEXT    NOT NULL,             -- worker that returned a verdict; empty: no verdict
+    count     INTEGER NOT NULL,
+    PRIMARY KEY (minute, kind, tunnel, worker)
+) STRICT, WITHOUT ROWID;

@@ -33,7 +33,8 @@ async fn send_to_address(
     not_before: Option<i64>,
 ) -> RecordId {
     let msg = chat("me", &[target], text);
-    let request = SendRequest { msg, key: None, not_before: not_before.map(at) };
+    let request =
+        SendRequest { msg, key: None, not_before: not_before.map(at), origin: SendOrigin::Owner };
     match store.send(request, at(now)).await.unwrap() {
         SendResult::Queued { ways, .. } => ways[0].record_id.unwrap(),
         other => panic!("not queued: {other:?}"),

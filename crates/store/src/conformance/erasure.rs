@@ -275,6 +275,7 @@ pub(crate) async fn letters_of_the_person_are_erased(home: &dyn TestHome) {
         letter: monoco_core::letter::Letter { from: did("ann").to_string(), ..letter(text) },
         tunnel: None,
         key: key.clone(),
+        origin: SendOrigin::Owner,
     };
     let first = accept_letter(&*store, submitted(&large), 0).await;
     let inbound = LetterSource::Inbound(inbound_message("1", "ann", "secret"));

@@ -95,7 +95,7 @@ pub(super) fn short_name(did: &Did) -> &str {
 }
 
 pub(super) fn send_request(msg: MsgObject) -> SendRequest {
-    SendRequest { msg, key: None, not_before: None }
+    SendRequest { msg, key: None, not_before: None, origin: SendOrigin::Owner }
 }
 
 /// Sends a message that must be queued as new. Returns one result per target.

@@ -151,9 +151,12 @@ fn operator_action(how: u8) -> OperatorAction {
 
 fn submitted_key(key: Option<u8>, text: u8) -> LetterSource {
     match submitted(&text.to_string()) {
-        LetterSource::Submitted { letter, tunnel, .. } => {
-            LetterSource::Submitted { letter, tunnel, key: key.map(|key| key.to_string()) }
-        }
+        LetterSource::Submitted { letter, tunnel, .. } => LetterSource::Submitted {
+            letter,
+            tunnel,
+            key: key.map(|key| key.to_string()),
+            origin: SendOrigin::Owner,
+        },
         other => other,
     }
 }

@@ -32,12 +32,22 @@ pub(super) fn letter(text: &str) -> Letter {
 }
 
 pub(super) fn submitted(text: &str) -> LetterSource {
-    LetterSource::Submitted { letter: letter(text), tunnel: None, key: None }
+    LetterSource::Submitted {
+        letter: letter(text),
+        tunnel: None,
+        key: None,
+        origin: SendOrigin::Owner,
+    }
 }
 
 fn submitted_with_key(key: &str, text: &str, tunnel: Option<&str>) -> LetterSource {
     let tunnel = tunnel.map(tunnel_id);
-    LetterSource::Submitted { letter: letter(text), tunnel, key: Some(key.to_owned()) }
+    LetterSource::Submitted {
+        letter: letter(text),
+        tunnel,
+        key: Some(key.to_owned()),
+        origin: SendOrigin::Owner,
+    }
 }
 
 /// Routes all messages through the pipeline.
@@ -181,6 +191,7 @@ pub(crate) async fn submitted_letter_waits_for_the_dispatcher(store: &dyn Store)
         letter: letter("hello"),
         tunnel: Some(tunnel_id("lark")),
         key: None,
+        origin: SendOrigin::Owner,
     };
     let id = accept_letter(store, source, 5).await;
     let row = store.letter(id).await.unwrap();

@@ -14,6 +14,7 @@
 //! random sequences of calls with a model in memory.
 
 use async_trait::async_trait;
+use monoco_core::approval::SendOrigin;
 use monoco_core::contact::{Binding, Contact, ContactLevel, StrangerPolicy, TunnelInfo};
 use monoco_core::delivery::Delivery;
 use monoco_core::did::{Did, EndpointKind, TunnelId};
@@ -32,6 +33,7 @@ use crate::{
     PageRequest, RecordFilter, SendRequest, SendResult, SharedStore, Store, StoreError,
 };
 
+pub(crate) mod approvals;
 pub(crate) mod claims;
 pub(crate) mod contacts;
 pub(crate) mod corrections;
@@ -43,8 +45,10 @@ pub(crate) mod email_forwards;
 pub(crate) mod email_tasks;
 pub(crate) mod erasure;
 pub(crate) mod events;
+pub(crate) mod figures;
 pub(crate) mod files;
 mod fixture;
+pub(crate) mod halts;
 pub(crate) mod inbound;
 pub(crate) mod inbound_files;
 pub(crate) mod letter_lists;
@@ -254,6 +258,34 @@ macro_rules! conformance_tests {
             fourth_failure_makes_a_dead_letter,
             open_claims_are_listed_oldest_first,
         }
+        crate::conformance::tests_of! { $home, approvals:
+            message_of_an_agent_is_sent_after_its_approval,
+            every_entry_holds_the_message,
+            forwards_and_questions_are_never_held,
+            message_that_is_not_approved_is_archived,
+            approval_is_not_possible_after_its_time,
+            same_answer_again_changes_nothing,
+            edited_message_is_sent_in_place_of_the_held_one,
+            held_delivery_is_released_by_its_approval_only,
+            approved_message_is_not_sent_before_its_time,
+            refused_message_writes_nothing,
+            rule_with_a_rate_holds_what_exceeds_it,
+            facts_name_replies_and_first_contacts,
+            facts_name_mails_of_strangers_that_the_agent_has_read,
+            draft_ends_with_the_answer_of_its_approval,
+            code_counts_for_the_asked_account_only,
+            account_is_locked_after_three_wrong_codes,
+            ;
+            one_of_eight_answers_wins,
+            approvals_are_listed_by_state_and_survive_a_restart,
+        }
+        crate::conformance::tests_of! { $home, halts:
+            halt_of_a_tunnel_stops_this_tunnel_only,
+            messages_of_agents_are_held_during_a_halt,
+            waiting_messages_of_a_halted_agent_are_held,
+            ;
+            nothing_is_leased_while_all_is_halted,
+        }
         crate::conformance::tests_of! { $home, drafts:
             draft_uid_cannot_be_reused_for_another_message,
             rejected_draft_is_not_remembered,
@@ -395,6 +427,9 @@ macro_rules! conformance_tests {
             each_reader_of_events_has_a_cursor,
             newest_event_is_published_after_commit,
             trace_lists_records_deliveries_and_events,
+        }
+        crate::conformance::tests_of! { $home, figures:
+            figures_are_added_once_and_kept_for_a_time,
         }
         crate::conformance::tests_of! { $home, tokens:
             name_of_a_valid_token_cannot_be_used_again,

@@ -229,7 +229,12 @@ pub(crate) async fn finished_letters_are_purged_by_retention_day(store: &dyn Sto
             ("waiting", then_wait(None, 0)),
         ] {
             let key = Some(format!("{name} {day}"));
-            let source = LetterSource::Submitted { letter: letter(name), tunnel: None, key };
+            let source = LetterSource::Submitted {
+                letter: letter(name),
+                tunnel: None,
+                key,
+                origin: SendOrigin::Owner,
+            };
             let id = accept_letter(store, source, day * DAY).await;
             step_letter(store, id, then, day * DAY).await.unwrap();
             ids.insert((name, day), id);
@@ -247,7 +252,12 @@ pub(crate) async fn finished_letters_are_purged_by_retention_day(store: &dyn Sto
     let key = Some("trashed 0".to_owned());
     accept_letter(
         store,
-        LetterSource::Submitted { letter: letter("new"), tunnel: None, key },
+        LetterSource::Submitted {
+            letter: letter("new"),
+            tunnel: None,
+            key,
+            origin: SendOrigin::Owner,
+        },
         9 * DAY,
     )
     .await;

@@ -36,7 +36,12 @@ pub(crate) async fn send_with_an_unresolvable_target_writes_nothing(store: &dyn 
     let good = endpoint("oc_1", "lark");
     let gone = endpoint("oc_1", "gone");
     let msg = chat("me", &[&good, "unknown", "here", &gone], "hello");
-    let request = SendRequest { msg: msg.clone(), key: Some("k".into()), not_before: None };
+    let request = SendRequest {
+        msg: msg.clone(),
+        key: Some("k".into()),
+        not_before: None,
+        origin: SendOrigin::Owner,
+    };
     let rejected = store.send(request, at(0)).await;
 
     let Err(StoreError::UnresolvableTargets(why)) = rejected else { panic!("{rejected:?}") };
@@ -49,8 +54,12 @@ pub(crate) async fn send_with_an_unresolvable_target_writes_nothing(store: &dyn 
     assert_eq!(inbox_contents(store, "here").await, "");
     assert_eq!(tunnel_contents(store, "lark").await, "");
     // The idempotency key was not stored either: another message can use it.
-    let other =
-        SendRequest { msg: chat("me", &[&good], "x"), key: Some("k".into()), not_before: None };
+    let other = SendRequest {
+        msg: chat("me", &[&good], "x"),
+        key: Some("k".into()),
+        not_before: None,
+        origin: SendOrigin::Owner,
+    };
     assert!(store.send(other, at(0)).await.is_ok());
 }
 
@@ -113,6 +122,7 @@ pub(crate) async fn idempotency_key_cannot_be_reused_for_another_message(store: 
         msg: chat("me", &[&to], text),
         key: Some("key-1".to_owned()),
         not_before: None,
+        origin: SendOrigin::Owner,
     };
     store.send(with_key("hello"), at(0)).await.unwrap();
     assert_matches!(

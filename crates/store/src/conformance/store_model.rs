@@ -172,7 +172,12 @@ async fn call_store(store: &dyn Store, model: &StoreModel, call: &StoreCall) -> 
         }
         StoreCall::Send { message: number, wait } => {
             let not_before = Some(at(model.now + wait));
-            let post = SendRequest { msg: sample_message(*number), key: None, not_before };
+            let post = SendRequest {
+                msg: sample_message(*number),
+                key: None,
+                not_before,
+                origin: SendOrigin::Owner,
+            };
             match store.send(post, now).await {
                 Ok(SendResult::Queued { duplicate, ways, .. }) => {
                     let ways = ways
@@ -181,7 +186,9 @@ async fn call_store(store: &dyn Store, model: &StoreModel, call: &StoreCall) -> 
                     format!("{duplicate} {:?}", ways.collect::<BTreeMap<_, _>>())
                 }
                 Ok(SendResult::BlockedAuthor { .. }) => "blocked author".to_owned(),
-                Ok(chained @ SendResult::Chained { .. }) => panic!("{chained:?}"),
+                Ok(other @ (SendResult::Chained { .. } | SendResult::Held { .. })) => {
+                    panic!("{other:?}")
+                }
                 Err(error) => describe_error(&error),
             }
         }

@@ -162,9 +162,9 @@ pub(crate) async fn read_of_a_direct_mail_names_trust_and_author(store: &dyn Sto
         store_inbound(store, direct, 0).await;
     }
     merge_due(store, 60).await;
-    for (now, author) in ["ann", "eve"].into_iter().enumerate() {
+    for (now, author) in [(0, "ann"), (1, "eve")] {
         let id = MailId::of("lark", &tunnel_id("lark"), author);
-        store.record_read(&agent("codex"), &id, at(now as i64)).await.unwrap();
+        store.record_read(&agent("codex"), &id, at(now)).await.unwrap();
     }
     let reads = store.agent_reads(&agent("codex"), at(0), 10).await.unwrap();
     let facts: Vec<_> = reads

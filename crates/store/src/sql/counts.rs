@@ -26,8 +26,9 @@ const ADD: &str = "
         ON CONFLICT (kind, state) DO UPDATE SET entries = counts.entries + excluded.entries
 ";
 
-// Both read a partial index that has only these rows.
+// Each reads an index that has only these rows.
 const WAITING_MAILS: &str = "SELECT count(*) FROM mails WHERE location = 'inbound'";
+const PENDING_APPROVALS: &str = "SELECT count(*) FROM approvals WHERE state = 'PENDING'";
 const DEAD_CLAIMS: &str = "SELECT count(*) FROM claims WHERE state = 'DEADLETTER'";
 
 // Kinds beside the boxes.
@@ -194,6 +195,7 @@ impl StatusStore for SqlStore {
                 oldest_waiting: deliveries::oldest_waiting(db)?,
                 unmerged: inbound::count_waiting(db)?,
                 waiting_mails: rows::one(db, WAITING_MAILS, [], |row| row.get(0))?,
+                pending_approvals: rows::one(db, PENDING_APPROVALS, [], |row| row.get(0))?,
                 dead_claims: rows::one(db, DEAD_CLAIMS, [], |row| row.get(0))?,
                 oldest_unclaimed: mails::oldest_unclaimed(db)?,
                 ..by_box(db)?

@@ -7,8 +7,9 @@ use monoco_core::delivery::{
 };
 use monoco_core::did::Did;
 use monoco_core::event::EventKind;
+use monoco_core::halt::HaltSet;
 use monoco_core::lease::{Holder, LeaseDuration, LeaseProof};
-use monoco_core::object::{MsgObject, ObjId, ObjKind};
+use monoco_core::object::{MAX_TARGETS, MsgObject, ObjId, ObjKind};
 use monoco_core::record::{BoxKind, RecordId, RecordKind};
 use monoco_core::retry::{Failure, Jitter, RetryPolicy};
 use monoco_core::time::Timestamp;
@@ -25,7 +26,9 @@ use super::events::{self, EventSubject};
 use super::records::{self, LeaseEndCause};
 use super::rows::{self, parsed};
 use super::writer::Tx;
-use super::{DAMAGED_ROW_DELAY, SqlStore, address_book, contacts, email, objects, send};
+use super::{
+    DAMAGED_ROW_DELAY, SqlStore, address_book, approvals, contacts, email, halts, objects, send,
+};
 use crate::{
     BoxHint, DeliveryStore, JitteredRetry, LeasedEntry, Page, PageRequest, SendRequest, SendResult,
     StoreError, TargetResult,
@@ -51,7 +54,7 @@ const INSERT: &str = "
     INSERT INTO deliveries (object, tag, tunnel, author, plan, state, due_at, attempts, epoch,
                             revision, created_at, updated_at, target, place, ready_at,
                             outcome_unknown)
-    VALUES (?1, ?2, ?3, ?4, ?5, 'WAIT', ?6, 0, 0, 0, ?7, ?7, ?8, ?9, ?10, 0)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?11, ?6, 0, 0, 0, ?7, ?7, ?8, ?9, ?10, 0)
 ";
 
 /// How many deliveries one call takes into the queues of their targets.
@@ -98,30 +101,42 @@ const HELD_BY_PREFIX: &str = "
      LIMIT ?2
 ";
 
-/// Queues a message for one target.
+/// Queues a message for one target. Without `due` it is HELD until it is approved.
 pub(super) fn insert(
     tx: &mut Tx<'_>,
     object: i64,
     msg_id: &ObjId,
     author: i64,
     plan: &DeliveryPlan,
-    due: Timestamp,
+    due: Option<Timestamp>,
     now: Timestamp,
 ) -> Result<RecordId, StoreError> {
     let id = RecordId::delivery(&plan.tunnel_did, &plan.target_did, msg_id);
     let tunnel = contacts::party_id(tx, &plan.tunnel_did)?;
     let target = QueueTarget::new(tunnel, plan);
-    let is_scheduled = due > now;
-    let waits = !is_scheduled && target_queue::is_busy(tx.db, target)?;
-    let place = (!is_scheduled).then_some(due.ms());
-    let ready_at = (!waits).then_some(due.ms());
+    let place = due.filter(|due| *due <= now).map(Timestamp::ms);
+    let waits = place.is_some() && target_queue::is_busy(tx.db, target)?;
+    let ready_at = due.filter(|_| !waits).map(Timestamp::ms);
     let plan_json = rows::as_json(plan)?;
-    let (due, now) = (due.ms(), now.ms());
-    let row =
-        params![object, id.tag(), tunnel, author, plan_json, due, now, target.key, place, ready_at];
+    let state = if due.is_some() { SendState::Wait } else { SendState::Held };
+    let row = params![
+        object,
+        id.tag(),
+        tunnel,
+        author,
+        plan_json,
+        due.map(Timestamp::ms),
+        now.ms(),
+        target.key,
+        place,
+        ready_at,
+        state.as_str(),
+    ];
     rows::insert(tx.db, INSERT, row)?;
-    tx.effects.counts.delivery(SendState::Wait, 1);
-    hint(tx, &plan.tunnel_did);
+    tx.effects.counts.delivery(state, 1);
+    if due.is_some() {
+        hint(tx, &plan.tunnel_did);
+    }
     Ok(id)
 }
 
@@ -200,13 +215,46 @@ fn lease_longest_due(
     term: LeaseDuration,
     now: Timestamp,
 ) -> Result<Option<(Delivery, i64)>, StoreError> {
+    let halts = halts::read(tx.db)?;
+    if halts.of_tunnel(tunnel.tunnel().as_ref()).is_some() {
+        return Ok(None);
+    }
     let Some(tunnel) = contacts::find_party_id(tx, tunnel)? else { return Ok(None) };
-    let Some((delivery, object)) = first_of_longest_due(tx, tunnel, now)? else { return Ok(None) };
+    let Some((delivery, object)) = first_not_halted(tx, tunnel, &halts, now)? else {
+        return Ok(None);
+    };
     let next = delivery.sending.clone().lease(holder.clone(), now, term)?;
     let detail = json!({"by": holder, "attempt": next.attempts, "epoch": next.epoch});
     let delivery = update(tx, delivery, next, now)?;
     append_event(tx, EventKind::Sending, &delivery, object, detail, now)?;
     Ok(Some((delivery, object)))
+}
+
+/// Returns the delivery that has been due the longest and is not of a halted agent. The messages
+/// of halted agents that are found on the way are held.
+fn first_not_halted(
+    tx: &mut Tx<'_>,
+    tunnel: i64,
+    halts: &HaltSet,
+    now: Timestamp,
+) -> Result<Option<(Delivery, i64)>, StoreError> {
+    for _ in 0..MAX_PASSED_PER_LEASE {
+        let Some((delivery, object)) = first_of_longest_due(tx, tunnel, now)? else {
+            return Ok(None);
+        };
+        if !halts.has_agents() {
+            return Ok(Some((delivery, object)));
+        }
+        let origin = approvals::agent_of(tx.db, object)?;
+        let halted = origin.and_then(|origin| {
+            let halt = origin.agent().and_then(|name| halts.of_agent(name))?;
+            Some((format!("{} is halted", halt.scope), origin))
+        });
+        let Some((why, origin)) = halted else { return Ok(Some((delivery, object))) };
+        approvals::hold_waiting(tx, object, &origin, &why, now)?;
+    }
+    // The next call goes on behind them.
+    Ok(None)
 }
 
 /// Returns the delivery that has been due the longest among the first ones of all targets. Those
@@ -238,6 +286,75 @@ fn first_of_longest_due(
     }
     // The next call goes on behind them.
     Ok(None)
+}
+
+/// The deliveries of a message in some states.
+fn in_states(tx: &Tx<'_>, object: i64, states: &[SendState]) -> Result<Vec<Delivery>, StoreError> {
+    let all = of_object(tx.db, object, MAX_TARGETS)?;
+    Ok(all.into_iter().filter(|it| states.contains(&it.sending.state.name())).collect())
+}
+
+/// Sets the HELD deliveries of an approved message to WAIT.
+pub(super) fn release_held(
+    tx: &mut Tx<'_>,
+    object: i64,
+    due: Timestamp,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    for delivery in in_states(tx, object, &[SendState::Held])? {
+        let next = delivery.sending.clone().approve(due)?;
+        let delivery = update(tx, delivery, next, now)?;
+        let tunnel = contacts::party_id(tx, &delivery.plan.tunnel_did)?;
+        if due > now {
+            target_queue::schedule(tx, delivery.seq, due)?;
+        } else {
+            let target = QueueTarget::new(tunnel, &delivery.plan);
+            target_queue::join(tx, target, delivery.seq, due)?;
+        }
+        hint(tx, &delivery.plan.tunnel_did);
+    }
+    Ok(())
+}
+
+/// Archives the HELD deliveries of a message that is not sent.
+pub(super) fn end_held(
+    tx: &mut Tx<'_>,
+    object: i64,
+    by: &str,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    mark_all(tx, object, &[SendState::Held], SendState::Archived, by, now).map(drop)
+}
+
+/// Holds the deliveries of a message that wait. Returns them.
+pub(super) fn hold_waiting(
+    tx: &mut Tx<'_>,
+    object: i64,
+    now: Timestamp,
+) -> Result<Vec<Delivery>, StoreError> {
+    mark_all(tx, object, &approvals::WAITING, SendState::Held, "halt", now)
+}
+
+/// Changes the state of the deliveries of a message that are in some states.
+fn mark_all(
+    tx: &mut Tx<'_>,
+    object: i64,
+    from: &[SendState],
+    to: SendState,
+    by: &str,
+    now: Timestamp,
+) -> Result<Vec<Delivery>, StoreError> {
+    let mut changed = Vec::new();
+    for delivery in in_states(tx, object, from)? {
+        let proof = LeaseProof { epoch: None, holder: Holder::anonymous() };
+        let was = delivery.sending.state.name();
+        let next = delivery.sending.clone().mark(to, &proof, now)?;
+        let delivery = update(tx, delivery, next, now)?;
+        let detail = json!({"from": was.as_str(), "to": to.as_str(), "by": by});
+        append_event(tx, EventKind::Marked, &delivery, object, detail, now)?;
+        changed.push(delivery);
+    }
+    Ok(changed)
 }
 
 /// Deletes the deliveries of an erased message that were not sent. An attempt that is in progress
@@ -547,6 +664,13 @@ impl DeliveryStore for SqlStore {
             .run(move |tx| {
                 let (delivery, object) = by_id(tx.db, tx.indexes.hashes.recent(), &id)?;
                 rows::check_revision("delivery", revision, delivery.revision)?;
+                let is_held = delivery.sending.state.name() == SendState::Held;
+                if is_held
+                    && to == SendState::Wait
+                    && let Some(approval) = approvals::pending_of_object(tx.db, object)?
+                {
+                    return Err(StoreError::WaitsForApproval(approval));
+                }
                 mark(tx, delivery, object, to, &proof, now)
             })
             .await

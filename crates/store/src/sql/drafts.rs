@@ -40,8 +40,10 @@ struct DraftEnd {
 /// Returns the end of the draft with this object, or `None` while it is pending.
 fn end(db: &Db, object: i64) -> StoreResult<Option<DraftEnd>> {
     let object = match send::follow(db, object)? {
-        SendProgress::InChain => return Ok(None),
-        SendProgress::Trashed { why, .. } | SendProgress::Dead { why, .. } => {
+        SendProgress::InChain | SendProgress::Held => return Ok(None),
+        SendProgress::Trashed { why, .. }
+        | SendProgress::Dead { why, .. }
+        | SendProgress::Rejected { why } => {
             return Ok(Some(DraftEnd { object, why: Some(why) }));
         }
         SendProgress::Queued(object) => object,

@@ -28,7 +28,8 @@ use super::letters::erasure as letter_erasure;
 use super::rows::{self, parsed};
 use super::writer::Tx;
 use super::{
-    SqlStore, claims, contacts, deliveries, email, inbound, mails, objects, records, tokens,
+    SqlStore, approvals, claims, contacts, deliveries, email, inbound, mails, objects, records,
+    tokens,
 };
 use crate::{ErasureCounts, ErasureRequest, ErasureStore, StoreError};
 use texts::{InboundText, ObjectText, TextPage, action, is_written_by};
@@ -93,6 +94,7 @@ fn erase_whole(tx: &mut Tx<'_>, object: i64, now: Timestamp) -> Result<(), Store
     rows::execute(tx.db, sql, [object, now.ms()])?;
     records::erase(tx, object, now)?;
     deliveries::erase(tx, object, now)?;
+    approvals::erase(tx, object, now)?;
     rows::execute(tx.db, "UPDATE drafts SET open = 0 WHERE object = ?1", [object])?;
     if let Some(mail) = mails::of_object(tx.db, object)? {
         claims::erase(tx, &mail, now)?;
@@ -202,6 +204,7 @@ fn erase_contacts(tx: &mut Tx<'_>, request: &ErasureRequest) -> Result<(usize, u
                 params![endpoint.tunnel.as_str(), endpoint.account, endpoint.kind.to_string()];
             rows::execute(tx.db, sql, row)?;
         }
+        approvals::erase_account(tx, did)?;
         let Some(party) = contacts::find_party_id(tx, did)? else { continue };
         rows::execute(tx.db, "UPDATE receipts SET reason = NULL WHERE reader = ?1", [party])?;
         if request.owner.as_ref() == Some(did) {

@@ -34,6 +34,7 @@ use objects::ObjectBody;
 use writer::{Tx, Writer, WriterChannels};
 
 mod address_book;
+mod approvals;
 mod boxes;
 pub(crate) mod bulk_index;
 mod claims;
@@ -49,7 +50,9 @@ pub(crate) mod email;
 mod erasure;
 pub(crate) mod events;
 mod external_ids;
+mod figures;
 pub(crate) mod files;
+mod halts;
 mod inbound;
 mod letters;
 pub(crate) mod mails;

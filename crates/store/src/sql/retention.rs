@@ -10,7 +10,7 @@ use monoco_core::time::Timestamp;
 use super::db::{Db, params};
 use super::mails::StoredMail;
 use super::writer::Tx;
-use super::{SqlStore, events, mails, rows, tokens};
+use super::{SqlStore, approvals, events, mails, rows, tokens};
 use crate::{RetentionStore, StoreResult};
 
 // Names of rows in the table `progress`.
@@ -240,7 +240,9 @@ impl RetentionStore for SqlStore {
                            AND seq < (SELECT max(seq) FROM events)
                          ORDER BY seq LIMIT ?2)
                 ";
-                rows::execute(tx.db, sql, params![day, rows::limit(limit)])
+                let purged = rows::execute(tx.db, sql, params![day, rows::limit(limit)])?;
+                approvals::purge(tx, limit)?;
+                Ok(purged)
             })
             .await
     }

@@ -1,15 +1,18 @@
 //! Send: queues a message for all of its targets, in one transaction.
 
+use monoco_core::approval::policy::SendDecision;
+use monoco_core::approval::{ApprovalState, ApprovalStateData, ApprovalTarget};
 use monoco_core::contact::{AddressBook, DeliveryPlans, plan_delivery};
 use monoco_core::did::Did;
 use monoco_core::event::EventKind;
 use monoco_core::letter::{LetterId, LetterStateData};
-use monoco_core::object::{MAX_TARGETS, MsgObject};
+use monoco_core::object::{MAX_TARGETS, MsgObject, ObjId};
 use monoco_core::record::{BoxKind, RecordId};
 use monoco_core::routing::{Placement, place_local};
 use monoco_core::time::Timestamp;
 use serde_json::json;
 
+use super::approvals::{self, NewApproval};
 use super::db::{Db, params};
 use super::events::{self, EventSubject};
 use super::records::NewRecord;
@@ -30,6 +33,10 @@ pub(super) enum SendProgress {
     Trashed { letter: LetterId, why: String },
     /// A letter that failed.
     Dead { letter: LetterId, why: String },
+    /// A message that waits for approval.
+    Held,
+    /// A message that was rejected or withdrawn, or whose approval has expired.
+    Rejected { why: String },
     /// This object is queued for the targets: the message, or what its letter became.
     Queued(i64),
 }
@@ -57,7 +64,30 @@ pub(super) fn follow(db: &Db, mut object: i64) -> StoreResult<SendProgress> {
             }
         }
     }
-    Ok(SendProgress::Queued(object))
+    let Some(approval) = approvals::of_object(db, object)? else {
+        return Ok(SendProgress::Queued(object));
+    };
+    Ok(match &approval.state {
+        ApprovalStateData::Pending { .. } => SendProgress::Held,
+        ApprovalStateData::Approved(_) => SendProgress::Queued(object),
+        ApprovalStateData::Replaced { .. } => {
+            let sql = "SELECT replaced_by FROM approvals WHERE seq = ?1";
+            SendProgress::Queued(rows::one(db, sql, [approval.id.0], |row| row.get(0))?)
+        }
+        ended => SendProgress::Rejected { why: ended_text(ended) },
+    })
+}
+
+/// Why a held message was not sent.
+fn ended_text(state: &ApprovalStateData) -> String {
+    let name = state.name().as_str();
+    let by = state.answer().map(|answer| format!(" by {}", answer.by)).unwrap_or_default();
+    match state {
+        ApprovalStateData::Rejected { reason: Some(reason), .. } => {
+            format!("approval {name}{by}: {reason}")
+        }
+        _ => format!("approval {name}{by}"),
+    }
 }
 
 /// Result of checking a message before it is sent.
@@ -71,7 +101,18 @@ pub(super) enum SendCheck {
 /// The delivery plans of a message.
 pub(super) struct ResolvedSend {
     pub(super) plans: DeliveryPlans,
-    book: AddressBook,
+    pub(super) book: AddressBook,
+}
+
+/// A stored message that is put into boxes.
+pub(super) struct Posting {
+    /// `objects.seq` of the message.
+    pub(super) object: i64,
+    /// Whether the object was just inserted, so that no record refers to it.
+    pub(super) is_new: bool,
+    pub(super) msg_id: ObjId,
+    pub(super) author: Did,
+    pub(super) thread_key: Option<String>,
 }
 
 /// Queues a message for every target, or for none.
@@ -115,13 +156,18 @@ pub(super) fn check(
     let msg = &request.msg;
     let outbox = RecordId::record(msg.author(), BoxKind::Outbox, &msg.id());
     if let Some(object) = known
-        && records::by_id(tx.db, tx.indexes.hashes.recent(), &outbox).is_ok()
+        && let approval = approvals::of_object(tx.db, object)?
+        && (approval.is_some()
+            || records::by_id(tx.db, tx.indexes.hashes.recent(), &outbox).is_ok())
     {
         let subject = EventSubject { object: Some(object), ..EventSubject::default() };
         events::append(tx, EventKind::Duplicate, subject, &json!({"of": "post_send"}), now)?;
-        let ways = stored_results(tx, object, msg)?;
-        let result = SendResult::Queued { msg_id: msg.id(), duplicate: true, ways };
-        return Ok(SendCheck::Answered(result));
+        let (msg_id, duplicate, ways) = (msg.id(), true, stored_results(tx, object, msg)?);
+        let held = approval.filter(|it| it.state.name() != ApprovalState::Approved);
+        return Ok(SendCheck::Answered(match held.map(Box::new) {
+            Some(approval) => SendResult::Held { msg_id, duplicate, ways, approval },
+            None => SendResult::Queued { msg_id, duplicate, ways },
+        }));
     }
     if let Some(at) = msg.expires_at.filter(|_| msg.expired(now)) {
         return Err(StoreError::Expired(at));
@@ -142,7 +188,11 @@ pub(super) fn insert_key(tx: &Tx<'_>, key: &str, object: i64) -> StoreResult<()>
     Ok(())
 }
 
-/// Inserts the object, the OUTBOX record, the deliveries and the records of local targets.
+/// Asks the approval policy, then queues the message or holds it.
+///
+/// # Errors
+///
+/// [`StoreError::Refused`] when the policy does not allow it. Nothing is written then.
 pub(super) fn insert(
     tx: &mut Tx<'_>,
     request: &SendRequest,
@@ -150,60 +200,134 @@ pub(super) fn insert(
     resolved: ResolvedSend,
     now: Timestamp,
 ) -> StoreResult<SendResult> {
-    let (SendRequest { msg, key, not_before }, ResolvedSend { plans, book }) = (request, resolved);
-    let before = match known {
-        Some(object) => records::created(tx.db, object, &msg.id())?,
-        None => Vec::new(),
-    };
+    let (decision, facts) = approvals::decide(tx, request, &resolved.plans, &resolved.book, now)?;
+    if let SendDecision::Refuse { rule, why } = decision {
+        return Err(StoreError::Refused { rule, why });
+    }
+    let result = insert_decided(tx, request, known, resolved, &decision, now)?;
+    if let Some(facts) = facts {
+        let object = objects::seq_of(tx.db, tx.indexes.hashes.recent(), &request.msg.id())?;
+        approvals::insert_decision(tx, object, &decision, &facts, now)?;
+    }
+    Ok(result)
+}
+
+/// Inserts the object and the deliveries. A message that is sent also gets the OUTBOX record and
+/// the records of local targets; a held one gets them when it is approved.
+pub(super) fn insert_decided(
+    tx: &mut Tx<'_>,
+    request: &SendRequest,
+    known: Option<i64>,
+    resolved: ResolvedSend,
+    decision: &SendDecision,
+    now: Timestamp,
+) -> StoreResult<SendResult> {
+    let SendRequest { msg, key, not_before, origin } = request;
+    let ResolvedSend { plans, book } = resolved;
     let object = objects::insert_message(tx, known, msg)?;
     if let Some(key) = key {
         insert_key(tx, key, object)?;
     }
     let author = contacts::party_id(tx, msg.author())?;
     let msg_id = msg.id();
+    let hold = match decision {
+        SendDecision::Hold { rule, why } => Some((rule.as_str(), why.as_str())),
+        SendDecision::Send { .. } | SendDecision::Refuse { .. } => None,
+    };
+    let due = hold.is_none().then(|| not_before.unwrap_or(now).max(now));
     let thread_key = records::thread_key(msg);
-    let new = NewRecord { object, msg_id: &msg_id, tunnel: None, thread_key };
-    let peers: Vec<Did> =
-        plans.remote.iter().map(|plan| &plan.target_did).chain(&plans.local).cloned().collect();
+    let local = match hold {
+        None => {
+            let posting = Posting {
+                object,
+                is_new: known.is_none(),
+                msg_id,
+                author: msg.author().clone(),
+                thread_key: thread_key.map(str::to_owned),
+            };
+            place(tx, &posting, &plans, &book, now)?
+        }
+        Some(_) => {
+            let held = |target: &Did| TargetResult::local(target.clone(), None);
+            plans.local.iter().map(held).collect()
+        }
+    };
+    let mut ways = Vec::with_capacity(plans.remote.len() + local.len());
+    for plan in &plans.remote {
+        let id = deliveries::insert(tx, object, &msg_id, author, plan, due, now)?;
+        let target = plan.target_did.clone();
+        ways.push(TargetResult { target, record_id: Some(id), plan: Some(plan.clone()) });
+    }
+    ways.extend(local);
+    let Some((rule, why)) = hold else {
+        let targets: Vec<_> = ways.iter().map(|way| &way.target).collect();
+        let record = Some(RecordId::record(msg.author(), BoxKind::Outbox, &msg_id));
+        let subject = EventSubject { object: Some(object), record, owner: Some(author) };
+        events::append(tx, EventKind::Posted, subject, &json!({"to": targets}), now)?;
+        return Ok(SendResult::Queued { msg_id, duplicate: false, ways });
+    };
+    let target =
+        |way: &TargetResult| ApprovalTarget { target: way.target.clone(), plan: way.plan.clone() };
+    let new = NewApproval {
+        object,
+        author: msg.author(),
+        origin,
+        targets: ways.iter().map(target).collect(),
+        thread_key,
+        rule,
+        why,
+        not_before: *not_before,
+    };
+    let approval = Box::new(approvals::insert(tx, &new, now)?);
+    Ok(SendResult::Held { msg_id, duplicate: false, ways, approval })
+}
+
+/// Puts a message into the OUTBOX of its author, into the conversations with its targets, and
+/// into the boxes of local targets. Returns the results of the local targets. Repeating it changes
+/// nothing.
+pub(super) fn place(
+    tx: &mut Tx<'_>,
+    posting: &Posting,
+    plans: &DeliveryPlans,
+    book: &AddressBook,
+    now: Timestamp,
+) -> StoreResult<Vec<TargetResult>> {
+    let Posting { object, is_new, msg_id, author, thread_key } = posting;
+    let before = match is_new {
+        true => Vec::new(),
+        false => records::created(tx.db, *object, msg_id)?,
+    };
+    let thread_key = thread_key.as_deref();
+    let new = NewRecord { object: *object, msg_id, tunnel: None, thread_key };
+    let remote = plans.remote.iter().map(|plan| &plan.target_did);
+    let peers: Vec<Did> = remote.chain(&plans.local).cloned().collect();
     let outbox = Placement {
-        owner: msg.author().clone(),
+        owner: author.clone(),
         box_kind: BoxKind::Outbox,
-        session: peers.first().unwrap_or(&msg.from).clone(),
+        session: peers.first().unwrap_or(author).clone(),
         group: None,
     };
-    records::insert_outbox(tx, &new, &outbox, &peers, now)?;
-
-    let mut ways = Vec::with_capacity(peers.len());
-    for plan in plans.remote {
-        let due = not_before.unwrap_or(now).max(now);
-        let id = deliveries::insert(tx, object, &msg_id, author, &plan, due, now)?;
-        ways.push(TargetResult {
-            target: plan.target_did.clone(),
-            record_id: Some(id),
-            plan: Some(plan),
-        });
+    let outbox_id = RecordId::record(author, BoxKind::Outbox, msg_id);
+    if *is_new || records::by_id(tx.db, tx.indexes.hashes.recent(), &outbox_id).is_err() {
+        records::insert_outbox(tx, &new, &outbox, &peers, now)?;
     }
-    for target in plans.local {
-        if book.is_block(msg.author(), &target) {
+    let mut results = Vec::with_capacity(plans.local.len());
+    for target in &plans.local {
+        if book.is_block(author, target) {
             // The message can have been dispatched to the target before it blocked the author.
-            let record_id = record_of(&before, &target);
-            ways.push(TargetResult { target, record_id, plan: None });
+            results.push(TargetResult::local(target.clone(), record_of(&before, target)));
             continue;
         }
         let mut placements = Vec::new();
-        place_local(&target, msg.author(), BoxKind::Inbox, &book, &mut placements);
+        place_local(target, author, BoxKind::Inbox, book, &mut placements);
         let mut record_id = None;
         for placement in &placements {
             let created = records::insert(tx, &new, placement, now)?;
             record_id = record_id.or(Some(created.record_id));
         }
-        ways.push(TargetResult { target, record_id, plan: None });
+        results.push(TargetResult::local(target.clone(), record_id));
     }
-    let targets: Vec<_> = ways.iter().map(|way| &way.target).collect();
-    let record = RecordId::record(msg.author(), BoxKind::Outbox, &msg_id);
-    let subject = EventSubject { object: Some(object), record: Some(record), owner: Some(author) };
-    events::append(tx, EventKind::Posted, subject, &json!({"to": targets}), now)?;
-    Ok(SendResult::Queued { msg_id, duplicate: false, ways })
+    Ok(results)
 }
 
 /// The record in a box of `target`, which is local.

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use monoco_core::approval::policy::ApprovalPolicy;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use super::address_book::AddressCache;
@@ -55,6 +56,8 @@ pub(super) struct Tx<'c> {
     pub(super) db: &'c Db,
     pub(super) cache: &'c mut RowCache,
     pub(super) indexes: &'c mut BulkIndexes,
+    /// Decides which messages are held for approval.
+    pub(super) policy: Arc<ApprovalPolicy>,
     /// Published after the commit.
     pub(super) effects: CommitEffects,
     /// Second run of a batch: the writes of a rejected command are undone by a savepoint.
@@ -173,6 +176,7 @@ pub(crate) struct WriterChannels {
     pub(super) inbound_file: watch::Sender<u64>,
     pub(super) letter: watch::Sender<u64>,
     pub(super) email_task: watch::Sender<u64>,
+    pub(super) policy: watch::Sender<Arc<ApprovalPolicy>>,
     pub(super) health: Mutex<StoreHealth>,
     /// The caller that waits until the database is compacted.
     pub(super) compaction: Mutex<Option<oneshot::Sender<StoreResult<()>>>>,
@@ -199,6 +203,7 @@ impl WriterChannels {
             inbound_file: watch::channel(0).0,
             letter: watch::channel(0).0,
             email_task: watch::channel(0).0,
+            policy: watch::channel(Arc::default()).0,
             health: Mutex::new(StoreHealth::Ok),
             compaction: Mutex::new(None),
         })
@@ -334,8 +339,10 @@ impl Writer {
         channels: Arc<WriterChannels>,
     ) -> std::io::Result<Self> {
         let (queue, commands) = mpsc::channel(MAX_QUEUED_COMMANDS);
+        let policy = channels.policy.subscribe();
         let thread = thread::Builder::new().name("store-writer".to_owned()).spawn(move || {
-            WriterThread { db, cache: RowCache::default(), indexes, wal }.run(commands, &channels);
+            let cache = RowCache::default();
+            WriterThread { db, cache, indexes, wal, policy }.run(commands, &channels);
         })?;
         Ok(Self { queue: Some(queue), thread: Some(thread) })
     }
@@ -400,6 +407,7 @@ struct WriterThread {
     indexes: BulkIndexes,
     /// The log of SQLite.
     wal: Option<Arc<WalSize>>,
+    policy: watch::Receiver<Arc<ApprovalPolicy>>,
 }
 
 impl WriterThread {
@@ -588,8 +596,9 @@ impl WriterThread {
     }
 
     fn tx(&mut self, savepoints: bool) -> Tx<'_> {
-        let Self { db, cache, indexes, .. } = self;
-        Tx { db, cache, indexes, effects: CommitEffects::default(), savepoints }
+        let Self { db, cache, indexes, policy, .. } = self;
+        let policy = Arc::clone(&policy.borrow());
+        Tx { db, cache, indexes, policy, effects: CommitEffects::default(), savepoints }
     }
 }
 

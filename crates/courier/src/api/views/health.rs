@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 #[cfg(test)]
 use utoipa::ToSchema;
 
+use super::approvals::HaltView;
+
 /// Health of the courier and its parts.
 #[derive(Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ToSchema))]
@@ -21,6 +23,12 @@ pub struct HealthView {
     pub mailbox: MailboxHealth,
     pub pipeline: PipelineHealth,
     pub dead: DeadCounts,
+    /// The halts that apply now: what they stop is not sent
+    #[serde(default)]
+    pub halts: Vec<HaltView>,
+    /// Messages that wait for approval
+    #[serde(default)]
+    pub pending_approvals: i64,
     /// Age of the oldest delivery that is not yet sent
     pub oldest_waiting_delivery_ms: Option<i64>,
     /// Age of the oldest Mail that is not claimed

@@ -2,11 +2,14 @@
 
 use std::borrow::Cow;
 
-use monoco_store::{DispatchOutcome, DispatchResult, SendResult};
+use monoco_core::approval::ApprovalState;
+use monoco_core::delivery::SendState;
+use monoco_store::{DispatchOutcome, DispatchResult, SendResult, TargetResult};
 use serde::{Deserialize, Serialize};
 #[cfg(test)]
 use utoipa::ToSchema;
 
+use super::approvals::ApprovalSummary;
 use super::boxes::PlanView;
 
 /// The result of dispatching one message.
@@ -43,7 +46,7 @@ pub struct CreatedRecordView {
 #[derive(Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ToSchema))]
 pub struct SendResponse {
-    /// Whether the message is queued for every target, or in the outbound chain
+    /// Whether the message is queued for every target, in the outbound chain, or held for approval
     pub ok: bool,
     /// Why not; always `blocked_author`
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,6 +58,15 @@ pub struct SendResponse {
     /// The letter that passes the outbound chain; there are no deliveries before its end
     #[serde(skip_serializing_if = "Option::is_none")]
     pub letter: Option<String>,
+    /// `WAIT`: queued; `HELD`: waits for approval. Absent in the chain and after that
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<Cow<'static, str>>,
+    /// The approval that the message waits for, or that ended without sending it
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<ApprovalSummary>,
+    /// The halts that apply now, such as `all` or `tunnel:lark`; queued messages wait for their end
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub halted: Vec<String>,
 }
 
 /// How one target gets the message.
@@ -124,6 +136,18 @@ impl From<SendResult> for SendResponse {
             duplicate,
             deliveries: Vec::new(),
             letter: None,
+            state: None,
+            approval: None,
+            halted: Vec::new(),
+        };
+        let views = |ways: Vec<TargetResult>| {
+            let view = |target: TargetResult| TargetResultView {
+                target: target.target.into(),
+                tunnel: target.plan.as_ref().map(|plan| plan.tunnel_did.to_string()),
+                record_id: target.record_id.map(|id| id.to_string()),
+                plan: target.plan.map(Into::into),
+            };
+            ways.into_iter().map(view).collect()
         };
         match result {
             SendResult::BlockedAuthor { msg_id } => {
@@ -134,13 +158,15 @@ impl From<SendResult> for SendResponse {
                 Self { letter: Some(letter.to_string()), ..response(&msg_id, duplicate) }
             }
             SendResult::Queued { msg_id, duplicate, ways } => {
-                let deliveries = ways.into_iter().map(|target| TargetResultView {
-                    target: target.target.into(),
-                    tunnel: target.plan.as_ref().map(|plan| plan.tunnel_did.to_string()),
-                    record_id: target.record_id.map(|id| id.to_string()),
-                    plan: target.plan.map(Into::into),
-                });
-                Self { deliveries: deliveries.collect(), ..response(&msg_id, duplicate) }
+                let state = (!duplicate).then(|| SendState::Wait.as_str().into());
+                Self { deliveries: views(ways), state, ..response(&msg_id, duplicate) }
+            }
+            SendResult::Held { msg_id, duplicate, ways, approval } => {
+                let is_pending = approval.state.name() == ApprovalState::Pending;
+                let state = is_pending.then(|| SendState::Held.as_str().into());
+                let approval = Some(ApprovalSummary::from(&*approval));
+                let deliveries = views(ways);
+                Self { deliveries, state, approval, ..response(&msg_id, duplicate) }
             }
         }
     }

@@ -7,10 +7,12 @@ use serde_json::value::RawValue;
 
 use super::error::ApiError;
 
+pub mod approvals;
 pub mod boxes;
 pub mod contacts;
 pub mod email;
 pub mod events;
+pub mod figures;
 pub mod forget;
 pub mod health;
 pub mod letters;

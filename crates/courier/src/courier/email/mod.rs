@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use monoco_adapters::email::config::EmailConfig;
+use monoco_core::approval::SendOrigin;
 use monoco_core::did::TunnelId;
 use monoco_core::email::ScanReport;
 use monoco_core::email::directory::Directory;
@@ -286,9 +287,18 @@ impl EmailTaskLoop {
             Err(outcome) => return Ok(outcome.clone()),
         };
         let key = format!("forward:{}:{}", self.tunnel.adapter.id(), mail.hash);
-        let request = SendRequest { msg: msg.clone(), key: Some(key), not_before: None };
+        let request = SendRequest {
+            msg: msg.clone(),
+            key: Some(key),
+            not_before: None,
+            origin: SendOrigin::Forward,
+        };
         let forward = match post_send(&self.store, &self.entry, request, self.clock.now()).await {
-            Ok(SendResult::Queued { msg_id, .. } | SendResult::Chained { msg_id, .. }) => msg_id,
+            Ok(
+                SendResult::Queued { msg_id, .. }
+                | SendResult::Held { msg_id, .. }
+                | SendResult::Chained { msg_id, .. },
+            ) => msg_id,
             Ok(SendResult::BlockedAuthor { .. }) => {
                 let why = Some("the address of this tunnel is blocked".to_owned());
                 return Ok(TaskOutcome::Skipped { why });

@@ -247,7 +247,7 @@ impl Fixture {
         let to = format!("did:msgtunnel:{account}.user.{TUNNEL}");
         let msg = json!({"from": "did:monoco:me", "to": [to], "kind": "chat", "content": {}});
         let msg = MsgObject::from_json(msg).unwrap();
-        let request = SendRequest { msg, key: None, not_before: None };
+        let request = SendRequest { msg, key: None, not_before: None, origin: Default::default() };
         let sent = self.hub.store().send(request, self.hub.clock.now()).await.unwrap();
         let SendResult::Queued { ways, .. } = sent else { panic!("{sent:?}") };
         ways[0].record_id.unwrap()

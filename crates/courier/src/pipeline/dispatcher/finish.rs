@@ -21,15 +21,20 @@ impl LetterDispatcher {
         letter: &LetterInProgress,
     ) -> StoreResult<NextAction> {
         let (row, current) = (&letter.row, letter.run.letter());
-        let (message, not_before) = match &row.source {
-            LetterSource::Submitted { .. } => (self.submitted_message(config, letter).await?, None),
+        let (message, not_before, origin) = match &row.source {
+            LetterSource::Submitted { origin, .. } => {
+                (self.submitted_message(config, letter).await?, None, origin)
+            }
             LetterSource::Send(send) => {
-                (apply_to_message(&send.msg, current, row.id), send.not_before)
+                (apply_to_message(&send.msg, current, row.id), send.not_before, &send.origin)
             }
             LetterSource::Inbound(_) | LetterSource::Dispatch(_) => return Ok(wrong_direction()),
         };
         Ok(match message {
-            Ok(msg) => NextAction::Send(Box::new(SendRequest { msg, key: None, not_before })),
+            Ok(msg) => {
+                let origin = origin.clone();
+                NextAction::Send(Box::new(SendRequest { msg, key: None, not_before, origin }))
+            }
             Err(error) => mark_dead(&error),
         })
     }

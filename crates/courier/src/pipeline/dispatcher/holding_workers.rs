@@ -92,7 +92,9 @@ impl LetterDispatcher {
         let others = held.into_iter().filter(|row| {
             let closed = matches!(row.status.standing,
                 LetterStateData::Waiting { due } if due <= batch.now);
-            row.id != own && closed && !batch.merged.contains(&row.id)
+            // What an agent wrote must not be sent as the owner's.
+            let same_origin = row.source.origin() == letter.row.source.origin();
+            row.id != own && closed && same_origin && !batch.merged.contains(&row.id)
         });
         let others: Vec<_> = others.take(merge.max_letters.saturating_sub(1)).collect();
         let mut letters = vec![(own, letter.run.letter())];

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use monoco_core::approval::SendOrigin;
 use monoco_core::contact::{StrangerPolicy, TunnelInfo};
 use monoco_core::inbound::{ChatSession, InboundMessage, Participant};
 use monoco_core::letter::{LetterState, LetterStateData};
@@ -52,7 +53,7 @@ impl DispatcherFixture {
         let letter = doorman::parse_letter(letter, None).unwrap();
         let tunnels = BTreeSet::from(["mail".parse().unwrap()]);
         let tunnel = doorman::find_tunnel(&letter, &self.config.borrow(), &tunnels).unwrap();
-        doorman::into_source(letter, tunnel, None)
+        doorman::into_source(letter, tunnel, None, SendOrigin::Owner)
     }
 
     fn mail(&self, to: &str, text: &str) -> LetterSource {

@@ -89,7 +89,12 @@ fn row(subject: &str, had: &str, standing: LetterStateData) -> LetterRow {
         id: LetterId { seq: 1, mark: 1 },
         direction: ChainDirection::Outbound,
         tunnel: None,
-        source: LetterSource::Submitted { letter: letter.clone(), tunnel: None, key: None },
+        source: LetterSource::Submitted {
+            letter: letter.clone(),
+            tunnel: None,
+            key: None,
+            origin: Default::default(),
+        },
         letter,
         verdicts: had.split_whitespace().map(verdict).collect(),
         status: LetterStatus { standing, attempts: 0 },

@@ -282,6 +282,12 @@ fn print_addresses(home: &Home, running: &CourierInfo) {
     note(&format!("monoco {} listens on http://{}", running.version, running.address()));
     note(&format!("webhooks on http://{}/webhooks/TUNNEL", running.webhook_address()));
     note(&format!("token file {}", home.token_path().display()));
+    if let Some(host) = home.page_host() {
+        note(&format!(
+            "web page http://{host}:{}/; `monoco open` logs in the browser",
+            running.port
+        ));
+    }
 }
 
 /// Returns the program name as the user typed it; a fresh build is not in PATH.

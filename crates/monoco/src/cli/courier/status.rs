@@ -65,6 +65,13 @@ const COURIER: &[Column<CourierStatus>] = &[
     ("received", |courier| courier.health.metrics.messages_received.cell()),
     ("sent", |courier| courier.health.metrics.messages_sent.cell()),
     ("pending", |courier| courier.health.metrics.messages_pending.cell()),
+    ("halted", |courier| {
+        let scopes: Vec<_> = courier.health.halts.iter().map(|halt| halt.scope.clone()).collect();
+        scopes.cell()
+    }),
+    ("approvals", |courier| {
+        Some(courier.health.pending_approvals).filter(|count| *count > 0)?.cell()
+    }),
     ("dead letters", |courier| courier.health.dead.total.cell()),
     ("clock drift ms", |courier| courier.health.clock_drift_ms.cell()),
 ];

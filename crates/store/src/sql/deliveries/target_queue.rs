@@ -98,6 +98,12 @@ pub(super) fn join(
     Ok(is_first)
 }
 
+/// Schedules a delivery in WAIT that has no place: it takes one when it is due.
+pub(super) fn schedule(tx: &Tx<'_>, seq: i64, due: Timestamp) -> Result<(), StoreError> {
+    rows::execute(tx.db, PUT, params![seq, None::<i64>, due.ms()])?;
+    Ok(())
+}
+
 /// Makes the first delivery of a target leasable, after the one before it has ended.
 /// Returns `true` when there is one.
 pub(super) fn promote(tx: &Tx<'_>, target: QueueTarget) -> Result<bool, StoreError> {

@@ -161,9 +161,11 @@ fn step(db: &Db, row: &TaskRow, now: Timestamp) -> Result<Option<ForwardStep>, S
 
 fn forward_progress(db: &Db, object: i64) -> Result<ForwardProgress, StoreError> {
     let object = match send::follow(db, object)? {
-        SendProgress::InChain => return Ok(ForwardProgress::InChain),
+        SendProgress::InChain | SendProgress::Held => return Ok(ForwardProgress::InChain),
         SendProgress::Trashed { why, .. } => return Ok(ForwardProgress::LetterTrashed { why }),
-        SendProgress::Dead { why, .. } => return Ok(ForwardProgress::LetterDead { why }),
+        SendProgress::Dead { why, .. } | SendProgress::Rejected { why } => {
+            return Ok(ForwardProgress::LetterDead { why });
+        }
         SendProgress::Queued(object) => object,
     };
     let deliveries = sql::list(db, DELIVERIES, [object], |row| {
@@ -190,7 +192,10 @@ pub(super) fn dead(db: &Db, limit: usize) -> Result<Vec<DeadForward>, StoreError
         let followed = send::follow(db, object);
         let Some(progress) = db.unless_damaged("e-mail task", task, followed)? else { continue };
         let (deliveries, letter) = match progress {
-            SendProgress::InChain | SendProgress::Trashed { .. } => continue,
+            SendProgress::InChain
+            | SendProgress::Trashed { .. }
+            | SendProgress::Held
+            | SendProgress::Rejected { .. } => continue,
             SendProgress::Dead { letter, .. } => (Vec::new(), Some(letter)),
             SendProgress::Queued(object) => (dead_deliveries(db, object)?, None),
         };
@@ -240,7 +245,7 @@ pub(super) fn retry(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     match send::follow(tx.db, object)? {
-        SendProgress::InChain => Ok(()),
+        SendProgress::InChain | SendProgress::Held | SendProgress::Rejected { .. } => Ok(()),
         SendProgress::Trashed { letter, .. } if by_operator => {
             operator::apply(tx, letter, &OperatorAction::Restore, now)
         }

@@ -36,7 +36,9 @@ impl SqlStore {
         now: Timestamp,
     ) -> StoreResult<PreparedLetter> {
         let text = match &source {
-            LetterSource::Submitted { letter, .. } => Some(texts::letter_text(letter)?),
+            LetterSource::Submitted { letter, origin, .. } => {
+                Some(texts::submitted_text(letter, origin)?)
+            }
             LetterSource::Inbound(request) => {
                 self.put_attachments(request, now).await?;
                 Some(texts::inbound_text(request)?)
@@ -66,7 +68,7 @@ pub(in crate::sql) fn accept(
 ) -> StoreResult<AcceptResult> {
     let text = prepared.text.as_ref();
     match &prepared.source {
-        LetterSource::Submitted { letter, tunnel, key } => {
+        LetterSource::Submitted { letter, tunnel, key, .. } => {
             accept_submitted(tx, letter, tunnel.as_ref(), key.as_deref(), text, now)
         }
         LetterSource::Inbound(request) => accept_inbound(tx, request, text, now),

@@ -213,7 +213,11 @@ fn end_with_send(
     let without_key = (source == LetterSourceKind::Send && request.key.is_some())
         .then(|| SendRequest { key: None, ..request.clone() });
     match send::send(tx, without_key.as_ref().unwrap_or(request), now) {
-        Ok(SendResult::Queued { msg_id, .. } | SendResult::Chained { msg_id, .. }) => {
+        Ok(
+            SendResult::Queued { msg_id, .. }
+            | SendResult::Held { msg_id, .. }
+            | SendResult::Chained { msg_id, .. },
+        ) => {
             let object = objects::seq_of(tx.db, tx.indexes.hashes.recent(), &msg_id)?;
             Ok(ChainEnd::Done(Some(object)))
         }
@@ -274,6 +278,7 @@ fn rejected(error: StoreError) -> StoreResult<ChainEnd> {
         StoreError::UnresolvableTargets(_)
         | StoreError::Expired(_)
         | StoreError::KeyReused(_)
+        | StoreError::Refused { .. }
         | StoreError::Erased { .. }
         | StoreError::NoLocalRecipient(_) => Ok(ChainEnd::Rejected(error.to_string())),
         other => Err(other),

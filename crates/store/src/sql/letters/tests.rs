@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use monoco_core::approval::SendOrigin;
 use monoco_core::letter::{Letter, LetterState};
 use rusqlite::{Connection, params_from_iter};
 
@@ -17,7 +18,7 @@ fn submitted(text: &str) -> LetterSource {
         data: text.to_owned(),
         ..Letter::default()
     };
-    LetterSource::Submitted { letter, tunnel: None, key: None }
+    LetterSource::Submitted { letter, tunnel: None, key: None, origin: SendOrigin::Owner }
 }
 
 async fn accept_letter(store: &SqlStore, text: &str) -> LetterId {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use monoco_core::approval::SendOrigin;
 use monoco_core::inbound::ValidInboundMessage;
 use monoco_core::letter::Letter;
 use monoco_core::merge::Debounce;
@@ -61,6 +62,9 @@ struct LetterOut<'a> {
     data: Option<&'a str>,
     extra: &'a Map<String, Value>,
     rest: &'a Map<String, Value>,
+    /// Only in the source of a letter. Absent: the owner.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin: Option<&'a SendOrigin>,
 }
 
 #[derive(Deserialize)]
@@ -106,17 +110,32 @@ struct DispatchText {
 struct SendText {
     key: Option<String>,
     not_before: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "SendOrigin::is_owner")]
+    origin: SendOrigin,
+}
+
+/// The part of a submitted letter's text that workers do not see.
+#[derive(Deserialize)]
+struct SubmissionText {
+    #[serde(default)]
+    origin: SendOrigin,
 }
 
 pub(super) fn letter_text(letter: &Letter) -> StoreResult<String> {
+    submitted_text(letter, &SendOrigin::Owner)
+}
+
+/// The text of a submitted letter with its origin.
+pub(super) fn submitted_text(letter: &Letter, origin: &SendOrigin) -> StoreResult<String> {
     let Letter { from, to, data, extra, rest } = letter;
-    as_json(&LetterOut { from, to, data: Some(data), extra, rest })
+    let origin = Some(origin).filter(|origin| !origin.is_owner());
+    as_json(&LetterOut { from, to, data: Some(data), extra, rest, origin })
 }
 
 /// The text of a letter whose `data` is in the message that it becomes.
 pub(super) fn letter_text_without_data(letter: &Letter) -> StoreResult<String> {
     let Letter { from, to, extra, rest, .. } = letter;
-    as_json(&LetterOut { from, to, data: None, extra, rest })
+    as_json(&LetterOut { from, to, data: None, extra, rest, origin: None })
 }
 
 pub(super) fn inbound_text(request: &StoreInboundRequest) -> StoreResult<String> {
@@ -141,9 +160,9 @@ pub(super) fn dispatch_text(request: &DispatchRequest) -> StoreResult<Option<Str
 
 /// Returns `None` when there is nothing to store beyond the object.
 pub(super) fn send_text(request: &SendRequest) -> StoreResult<Option<String>> {
-    let (key, not_before) = (request.key.clone(), request.not_before);
-    let any = key.is_some() || not_before.is_some();
-    any.then(|| as_json(&SendText { key, not_before })).transpose()
+    let SendRequest { key, not_before, origin, .. } = request.clone();
+    let any = key.is_some() || not_before.is_some() || !origin.is_owner();
+    any.then(|| as_json(&SendText { key, not_before, origin })).transpose()
 }
 
 fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> StoreResult<T> {
@@ -209,7 +228,8 @@ impl SqlStore {
         let source = match head.source {
             LetterSourceKind::Submitted => {
                 let (letter, tunnel) = (parse_letter(&text)?.0, head.tunnel.clone());
-                LetterSource::Submitted { letter, tunnel, key: None }
+                let SubmissionText { origin } = parse(&text)?;
+                LetterSource::Submitted { letter, tunnel, key: None, origin }
             }
             LetterSourceKind::Inbound => LetterSource::Inbound(parse_inbound(&text, &head)?),
             LetterSourceKind::Dispatch => {
@@ -218,9 +238,9 @@ impl SqlStore {
                 LetterSource::Dispatch(DispatchRequest { msg, tunnel, external_id })
             }
             LetterSourceKind::Send => {
-                let SendText { key, not_before } = parse(&text)?;
+                let SendText { key, not_before, origin } = parse(&text)?;
                 let msg = self.read_message(object).await?;
-                LetterSource::Send(SendRequest { msg, key, not_before })
+                LetterSource::Send(SendRequest { msg, key, not_before, origin })
             }
         };
         let letter = match change {
@@ -245,7 +265,8 @@ impl SqlStore {
                     tracing::error!(letter = %head.id, %error, "cannot read damaged letter");
                 }
                 let letter = Letter::default();
-                let source = LetterSource::Submitted { letter, tunnel: None, key: None };
+                let origin = SendOrigin::Owner;
+                let source = LetterSource::Submitted { letter, tunnel: None, key: None, origin };
                 Ok(head.into_row(source, Letter::default(), became))
             }
             row => row,

@@ -1,0 +1,33 @@
+//! Counters of events per minute.
+
+use async_trait::async_trait;
+use monoco_core::figures::Figure;
+use monoco_core::time::Timestamp;
+
+use crate::StoreResult;
+
+/// Stores how many events of each kind happened per minute.
+#[async_trait]
+pub trait FigureStore: Send + Sync {
+    /// Number of the last event that was counted; 0 before the first one.
+    async fn counted_events(&self) -> StoreResult<i64>;
+
+    /// Adds counts of the events after `after` up to `up_to`, and deletes counters older than
+    /// `keep_from`. Returns whether they were added: not when `after` is not the last event that
+    /// was counted.
+    async fn add_figures(
+        &self,
+        after: i64,
+        up_to: i64,
+        figures: Vec<Figure>,
+        keep_from: Timestamp,
+    ) -> StoreResult<bool>;
+
+    /// Lists sums of counters since a time, oldest first, for intervals of `step_minutes`.
+    async fn figures(
+        &self,
+        since: Timestamp,
+        step_minutes: i64,
+        limit: usize,
+    ) -> StoreResult<Vec<Figure>>;
+}

@@ -1,0 +1,175 @@
+// Health: tunnels, what waits, figures per minute as plots with a table, halt and resume.
+
+import { html, useEffect, useRef, useState } from '../html.js';
+import { apiPath, courierNow, get, post } from '../api.js';
+import { duration, number, t, wireText } from '../language.js';
+import { link, setFilters } from '../route.js';
+import { useEvents } from '../stream.js';
+import { act, Choice, Empty, Failure, Foreign, Loading, State, Time, useLoad } from '../ui.js';
+
+/** Shortest time between two reads while events arrive. */
+const REFRESH_MS = 3000;
+
+/** Spans that can be chosen, in minutes. */
+const SPANS = { '60': '1 h', '360': '6 h', '1440': '24 h', '10080': '7 d' };
+
+/** Rows of the table beside a plot: the newest. */
+const TABLE_ROWS = 12;
+
+const SERIES = /** @type {const} */ (['received', 'merged', 'claimed', 'sent', 'failed']);
+
+/** @param {{label: string, children?: any, tone?: string, href?: string}} props */
+const Tile = ({ label, children, tone = '', href }) => html`<div class="tile ${tone}"><p class="figure">${href ? html`<a href=${href}>${children}</a>` : children}</p><p class="quiet">${label}</p></div>`;
+
+/** Adds the style sheet of uPlot once. */
+function addStyles() {
+  if (document.getElementById('uplot-style')) return;
+  const sheet = document.createElement('link');
+  sheet.id = 'uplot-style';
+  sheet.rel = 'stylesheet';
+  sheet.href = 'assets/vendor/uplot.css';
+  document.head.append(sheet);
+}
+
+/**
+ * One plot, drawn by uPlot, which is loaded only here.
+ * @param {{title: string, minutes: string[], series: {label: string, values: number[]}[]}} props
+ */
+function Plot({ title, minutes, series }) {
+  const place = useRef(/** @type {HTMLDivElement | null} */ (null));
+  useEffect(() => {
+    let plot = /** @type {any} */ (null);
+    let isShown = true;
+    const draw = async () => {
+      const { default: UPlot } = await import('../vendor/uplot.mjs');
+      addStyles();
+      const element = place.current;
+      if (!isShown || !element) return;
+      const style = getComputedStyle(document.documentElement);
+      const color = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
+      const axis = { stroke: color('--text-quiet'), grid: { stroke: color('--line'), width: 1 }, ticks: { stroke: color('--line'), width: 1 } };
+      plot = new UPlot({
+        width: element.clientWidth, height: 200, cursor: { drag: { x: false } }, legend: { live: false },
+        axes: [axis, { ...axis, size: 44 }], scales: { y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ top) => [0, Math.max(4, Math.ceil(top * 1.1))] } },
+        series: [{}, ...series.map(({ label }, index) => ({ label, stroke: color(`--series-${index + 1}`), width: 1.5, points: { show: false } }))],
+      }, [minutes.map((at) => Date.parse(at) / 1000), ...series.map(({ values }) => values)], element);
+    };
+    draw().catch(() => {});
+    return () => {
+      isShown = false;
+      plot?.destroy();
+    };
+  }, [minutes, series]);
+  const first = Math.max(0, minutes.length - TABLE_ROWS);
+  return html`<figure class="plot"><figcaption>${title}</figcaption>
+    <div ref=${place} aria-hidden="true"></div>
+    <details><summary>${t('as_table')}</summary><div class="scroll" tabindex="0" role="region" aria-label=${title}><table><thead><tr><th scope="col">${t('minute')}</th>${series.map(({ label }) => html`<th scope="col" key=${label}>${label}</th>`)}</tr></thead>
+      <tbody>${minutes.slice(first).map((at, index) => html`<tr key=${at}><th scope="row"><${Time} at=${at} /></th>${series.map(({ label, values }) => html`<td key=${label}>${number(values[first + index])}</td>`)}</tr>`)}</tbody></table></div></details>
+  </figure>`;
+}
+
+/**
+ * Every interval of the span, with zeros where nothing was counted.
+ * @param {any} figures
+ */
+function everyInterval(figures) {
+  const step = figures.step_minutes * 60_000;
+  const start = Date.parse(figures.since);
+  const length = Math.max(1, Math.ceil((Date.parse(figures.until) - start) / step));
+  const minutes = Array.from({ length }, (_, index) => new Date(start + index * step).toISOString());
+  /** @param {(row: any) => boolean} wanted */
+  const sums = (wanted) => {
+    const values = new Array(length).fill(0);
+    for (const row of figures.figures) {
+      const position = Math.floor((Date.parse(row.at) - start) / step);
+      if (position in values && wanted(row)) values[position] += row.count;
+    }
+    return values;
+  };
+  return { minutes, sums };
+}
+
+/** @param {{span: string}} props */
+function Figures({ span }) {
+  const { value, error, reload } = useLoad(async () => {
+    const since = new Date(courierNow() - Number(span) * 60_000).toISOString();
+    const figures = await get(apiPath(['figures'], { since }));
+    const { minutes, sums } = everyInterval(figures);
+    const tunnels = [...new Set(figures.figures.map((/** @type {any} */ row) => row.tunnel).filter(Boolean))].slice(0, 6);
+    const workers = [...new Set(figures.figures.map((/** @type {any} */ row) => row.worker).filter(Boolean))].slice(0, 6);
+    return { minutes,
+      all: SERIES.map((kind) => ({ label: wireText('event', kind), values: sums((row) => row.kind === kind && !row.worker) })),
+      tunnels: tunnels.map((tunnel) => ({ label: String(tunnel), values: sums((row) => row.tunnel === tunnel && (row.kind === 'received' || row.kind === 'sent')) })),
+      workers: workers.map((worker) => ({ label: String(worker), values: sums((row) => row.worker === worker) })) };
+  }, [span]);
+  useEffect(() => {
+    const timer = setInterval(() => !document.hidden && reload(), 60_000);
+    return () => clearInterval(timer);
+  }, [reload]);
+  return html`<section><header class="split"><h2>${t('figures')}</h2>
+      <${Choice} label=${t('span')} value=${span} options=${Object.entries(SPANS)} onChange=${(/** @type {string} */ next) => setFilters({ span: next })} /></header>
+    ${error && html`<${Failure} error=${error} retry=${reload} />`}
+    ${value && html`<div class="plots">
+      <${Plot} title=${t('per_minute')} minutes=${value.minutes} series=${value.all} />
+      ${value.tunnels.length > 0 && html`<${Plot} title=${t('per_tunnel')} minutes=${value.minutes} series=${value.tunnels} />`}
+      ${value.workers.length > 0 && html`<${Plot} title=${t('per_worker')} minutes=${value.minutes} series=${value.workers} />`}
+    </div>`}</section>`;
+}
+
+/** @param {{name: string, tunnel: any, done: () => void}} props */
+function Tunnel({ name, tunnel, done }) {
+  const isPaused = tunnel.status === 'paused';
+  const pause = () => act(() => post(apiPath(['tunnels', name, isPaused ? 'resume' : 'pause'])), t(isPaused ? 'resumed' : 'paused')).then(done);
+  const test = () => act(async () => {
+    const result = await post(apiPath(['tunnels', name, 'test']));
+    if (!result.ok) throw new Error(`${name}: ${result.error}`);
+  }, t('test_ok', { name }));
+  return html`<tr><th scope="row">${name} <span class="quiet">${tunnel.provider}</span></th><td><${State} of=${tunnel.status} /></td>
+    <td>${number(tunnel.received)}</td><td>${number(tunnel.sent)}</td><td><${Time} at=${tunnel.last_message_at} /></td>
+    <td class="error"><${Foreign}>${tunnel.last_error ?? ''}<//></td>
+    <td><span class="actions"><button onClick=${test} aria-label=${`${t('test')} ${name}`}>${t('test')}</button> <button onClick=${pause} aria-label=${`${t(isPaused ? 'resume' : 'pause')} ${name}`}>${t(isPaused ? 'resume' : 'pause')}</button></span></td></tr>`;
+}
+
+/** @param {{route: import('../route.js').Route}} props */
+export default function HealthView({ route }) {
+  const span = route.query.get('span') ?? '60';
+  const { value, error, reload } = useLoad(() => get('/health'), []);
+  const [isDue, setDue] = useState(false);
+  useEvents(() => setDue(true));
+  useEffect(() => {
+    if (!isDue) return undefined;
+    const timer = setTimeout(() => {
+      setDue(false);
+      reload();
+    }, REFRESH_MS);
+    return () => clearTimeout(timer);
+  }, [isDue, reload]);
+  if (error && !value) return html`<${Failure} error=${error} retry=${reload} />`;
+  if (!value) return html`<${Loading} />`;
+  const tunnels = Object.entries(value.adapters).slice(0, 100);
+  /** @param {number | null} ms */
+  const age = (ms) => (ms === null || ms === undefined ? '–' : duration(ms));
+  return html`<section class="view">
+    <h1>${t('view_health')} <${State} of=${value.status} /></h1>
+    <div class="tiles">
+      <${Tile} label=${t('tile_received')}>${number(value.metrics.messages_received)}<//>
+      <${Tile} label=${t('tile_sent')}>${number(value.metrics.messages_sent)}<//>
+      <${Tile} label=${t('tile_pending')}>${number(value.metrics.messages_pending)}<//>
+      <${Tile} label=${t('tile_oldest_mail')} href=${link('inbox', '', { status: 'NEW' })}>${age(value.oldest_unclaimed_mail_ms)}<//>
+      <${Tile} label=${t('tile_oldest_delivery')}>${age(value.oldest_waiting_delivery_ms)}<//>
+      <${Tile} label=${t('view_dead')} href=${link('dead')} tone=${value.dead.total > 0 ? 'bad' : ''}>${number(value.dead.total)}<//>
+    </div>
+    ${Math.abs(value.clock_drift_ms) > 2000 && html`<p class="warning">${t('clock_drift', { time: duration(Math.abs(value.clock_drift_ms)) })}</p>`}
+    <section><h2>${t('tunnels')}</h2>
+      ${tunnels.length === 0 ? html`<${Empty} title=${t('no_tunnel')} command="monoco tunnel add">${t('no_tunnel_hint')}<//>`
+        : html`<div class="scroll" tabindex="0" role="region" aria-label=${t('tunnels')}><table><thead><tr><th scope="col">${t('tunnel')}</th><th scope="col">${t('status')}</th><th scope="col">${t('event_received')}</th><th scope="col">${t('event_sent')}</th><th scope="col">${t('last_message')}</th><th scope="col">${t('last_error')}</th><th scope="col">${t('actions')}</th></tr></thead>
+          <tbody>${tunnels.map(([name, tunnel]) => html`<${Tunnel} key=${name} name=${name} tunnel=${tunnel} done=${reload} />`)}</tbody></table></div>`}
+    </section>
+    <${Figures} key=${span} span=${span} />
+    <section><h2>${t('courier')}</h2><dl class="details">
+      <dt>${t('version')}</dt><dd>${value.version}</dd>
+      <dt>${t('storage')}</dt><dd><${State} of=${value.storage.status} /></dd>
+      <dt>${t('view_pipeline')}</dt><dd><${State} of=${value.pipeline.status} /></dd>
+    </dl></section>
+  </section>`;
+}
