@@ -9,7 +9,7 @@
 use std::borrow::Cow;
 
 /// Tables with numbered rows, and the columns of the numbers.
-pub(super) const NUMBERED_TABLES: [(&str, &str); 13] = [
+pub(super) const NUMBERED_TABLES: [(&str, &str); 15] = [
     ("parties", "id"),
     ("objects", "seq"),
     ("external_ids", "seq"),
@@ -23,6 +23,8 @@ pub(super) const NUMBERED_TABLES: [(&str, &str); 13] = [
     ("email_folders", "id"),
     ("email_tasks", "seq"),
     ("people", "seq"),
+    ("approvals", "seq"),
+    ("send_decisions", "seq"),
 ];
 
 /// Other functions of the two databases with the same result.
