@@ -96,12 +96,9 @@ impl PgConnection {
         );
         self.reach(Failpoint::BeforeOrder);
         let newest = match self.begin(&begin) {
-            Err(_)
-                if self.status() == TxStatus::Aborted
-                    && unknown.get()
-                    && self.is_committed()? =>
-            {
-                return Ok(BatchStart::Committed);
+            Err(error) if self.status() == TxStatus::Aborted => {
+                let committed = self.is_committed()?;
+                return if committed { Ok(BatchStart::Committed) } else { Err(error) };
             }
             newest => newest?,
         };
@@ -116,16 +113,19 @@ impl PgConnection {
         Ok(BatchStart::Started { others_wrote })
     }
 
-    /// Whether the row of the current batch exists. Ends the failed transaction.
+    /// Ends a transaction that could not start. Returns whether the reason is that the batch was
+    /// committed before.
     fn is_committed(&self) -> StoreResult<bool> {
-        let Some(Batches { courier, boot, n, .. }) = &self.batches else { return Ok(false) };
+        let Some(Batches { courier, boot, n, unknown, .. }) = &self.batches else {
+            return Ok(false);
+        };
         self.control(TxControl::Rollback)?;
         let found = self.run_script(&format!(
             "SELECT EXISTS (SELECT 1 FROM batches
                              WHERE courier = {courier} AND boot = {boot} AND n = {})",
             n.get()
         ))?;
-        Ok(found.as_deref() == Some("t"))
+        Ok(unknown.get() && found.as_deref() == Some("t"))
     }
 
     /// Commits the transaction of a batch.

@@ -241,7 +241,8 @@ impl Tls {
 /// Encrypts one connection with TLS.
 struct ServerTls {
     config: Arc<ClientConfig>,
-    server: ServerName<'static>,
+    /// `None` for a Unix socket, which is never encrypted.
+    server: Option<ServerName<'static>>,
 }
 
 /// A connection encrypted with TLS.
@@ -250,10 +251,10 @@ struct EncryptedStream(client::TlsStream<Socket>);
 impl MakeTlsConnect<Socket> for Tls {
     type Stream = EncryptedStream;
     type TlsConnect = ServerTls;
-    type Error = rustls::pki_types::InvalidDnsNameError;
+    type Error = std::convert::Infallible;
 
     fn make_tls_connect(&mut self, domain: &str) -> Result<ServerTls, Self::Error> {
-        let server = ServerName::try_from(domain.to_owned())?;
+        let server = ServerName::try_from(domain.to_owned()).ok();
         Ok(ServerTls { config: Arc::clone(&self.0), server })
     }
 }
@@ -264,8 +265,11 @@ impl TlsConnect<Socket> for ServerTls {
     type Future = Pin<Box<dyn Future<Output = std::io::Result<EncryptedStream>> + Send>>;
 
     fn connect(self, stream: Socket) -> Self::Future {
-        let connect = TlsConnector::from(self.config).connect(self.server, stream);
-        Box::pin(async move { connect.await.map(EncryptedStream) })
+        Box::pin(async move {
+            let no_name = || std::io::Error::other("TLS needs the name of the server");
+            let server = self.server.ok_or_else(no_name)?;
+            TlsConnector::from(self.config).connect(server, stream).await.map(EncryptedStream)
+        })
     }
 }
 

@@ -60,6 +60,9 @@ pub(crate) struct PendingHints {
 impl PendingHints {
     /// Adds the effects of a commit.
     pub(crate) fn add(&self, effects: &CommitEffects) {
+        if !effects.concern_others() {
+            return;
+        }
         let mut pending = self.announcement.lock().unwrap_or_else(PoisonError::into_inner);
         let all = pending.get_or_insert_default();
         all.event = all.event.max(effects.event);

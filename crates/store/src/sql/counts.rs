@@ -49,7 +49,7 @@ const DEAD: &str = "dead";
 
 /// Changes of the counts in one transaction, by kind and state.
 #[derive(Debug, Default)]
-pub(super) struct RowCounts(BTreeMap<(&'static str, Cow<'static, str>), i64>);
+pub(crate) struct RowCounts(BTreeMap<(&'static str, Cow<'static, str>), i64>);
 
 /// The columns of a letter that its counts depend on.
 pub(super) struct LetterCountKey<'a> {

@@ -148,6 +148,12 @@ pub(crate) struct CommitEffects {
 }
 
 impl CommitEffects {
+    /// Whether another courier has something to do or to show.
+    pub(crate) fn concern_others(&self) -> bool {
+        let flags = self.inbound | self.inbound_file | self.letter | self.email_task;
+        flags || !self.hints.is_empty() || self.event.max(self.file_change).is_some()
+    }
+
     fn add(&mut self, other: Self) {
         self.hints.extend(other.hints);
         self.event = self.event.max(other.event);

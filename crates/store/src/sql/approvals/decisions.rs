@@ -32,7 +32,7 @@ const SENT_SINCE: &str = "
       FROM (SELECT 1
               FROM send_decisions
              WHERE agent = ?1 AND rule = ?2 AND at > ?3 AND decision = 'send'
-             LIMIT 100000)
+             LIMIT 100000) AS sent
 ";
 
 const FIRST_SINCE: &str = "SELECT seq FROM send_decisions WHERE at >= ?1 ORDER BY at, seq LIMIT 1";
