@@ -11,7 +11,7 @@ use monoco_core::mail::{Mail, MailId, Trust};
 use monoco_core::object::ObjId;
 use monoco_core::record::BoxKind;
 use monoco_core::token::Scope;
-use monoco_store::{PageRequest, SessionEntry, StoreError};
+use monoco_store::{PageRequest, RecordFilter, SessionEntry, StoreError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -247,8 +247,9 @@ async fn messages_with(
     limit: usize,
 ) -> Result<Vec<SessionEntry>, ToolError> {
     let owner = context.api.config.borrow().owner.clone();
-    let owners = BTreeSet::from([owner, context.agent.did.clone(), peer.clone()]);
-    let (mut entries, mut seen): (Vec<SessionEntry>, _) = (Vec::new(), BTreeSet::new());
+    let owners = BTreeSet::from([owner, context.agent.did.clone()]);
+    let mut entries = group_messages(context, peer, limit).await?;
+    let mut seen: BTreeSet<_> = entries.iter().map(|entry| entry.record.msg_id).collect();
     for owner in owners {
         let request = PageRequest { beyond: None, limit, newest_first: true };
         match context.api.store.session(&owner, peer, request).await {
@@ -269,6 +270,25 @@ async fn messages_with(
         return Err(ToolError::new("not_found", "there is no such conversation; see list_mails"));
     }
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.record.created_at));
+    Ok(entries)
+}
+
+/// The newest messages in the box of a group, which has no conversations.
+async fn group_messages(
+    context: ToolContext<'_>,
+    group: &Did,
+    limit: usize,
+) -> Result<Vec<SessionEntry>, ToolError> {
+    let store = &context.api.store;
+    let request = PageRequest { beyond: None, limit, newest_first: true };
+    let all = RecordFilter::default();
+    let page = store.records(group, BoxKind::GroupInbox, &all, request).await?;
+    let mut entries = Vec::with_capacity(page.entries.len());
+    for record in page.entries {
+        let body = store.object(record.msg_id).await.ok();
+        let body = body.and_then(|body| String::from_utf8(body).ok());
+        entries.push(SessionEntry { record, body, delivery: None });
+    }
     Ok(entries)
 }
 
