@@ -1,5 +1,7 @@
 //! Texts: read_mail, read_thread and read_attachment.
 
+use std::collections::BTreeSet;
+
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use monoco_core::claim::Workspace;
@@ -8,7 +10,8 @@ use monoco_core::inbound::Artifact;
 use monoco_core::mail::{Mail, MailId, Trust};
 use monoco_core::object::ObjId;
 use monoco_core::record::BoxKind;
-use monoco_store::{PageRequest, SessionEntry, StoreError};
+use monoco_core::token::Scope;
+use monoco_store::{PageRequest, RecordFilter, SessionEntry, StoreError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -100,8 +103,12 @@ pub async fn read_mail(
     let max_tokens = token_limit(max_tokens)?;
     let id = mail_id(context, &id).await?;
     let mail = load(context, &id).await?;
-    let (part, next) = part(&mail.text, offset, max_tokens)?;
     let header = &mail.header;
+    let attached: Vec<_> = header.artifacts.iter().take(MAX_ATTACHMENTS).collect();
+    let head = if offset == 0 { head(&mail, &attached) } else { String::new() };
+    // The head counts too, so that the part behind it is not cut.
+    let left = MAX_TEXT_TOKENS.saturating_sub(estimate_tokens(&head) + 1);
+    let (part, next) = part(&mail.text, offset, max_tokens.min(left))?;
     let mut facts = json!({
         "id": id,
         "msg_id": mail.msg_id,
@@ -109,7 +116,6 @@ pub async fn read_mail(
         "received_at": header.received_at.rfc3339(),
         "tokens": estimate_tokens(&mail.text),
     });
-    let attached: Vec<_> = header.artifacts.iter().take(MAX_ATTACHMENTS).collect();
     if !attached.is_empty() {
         let hashes = attached.iter().filter_map(|it| it.hash);
         facts["attachments"] = hashes.map(|hash| hash.to_string()).collect();
@@ -117,10 +123,7 @@ pub async fn read_mail(
     if let Some(next) = next {
         facts["next_offset"] = next.into();
     }
-    let text = match offset {
-        0 => format!("{}\n{part}", head(&mail, &attached)),
-        _ => part.to_owned(),
-    };
+    let text = if offset == 0 { format!("{head}\n{part}") } else { part.to_owned() };
     Ok(ToolResult::with_text(facts, header.trust, text))
 }
 
@@ -236,29 +239,63 @@ async fn peer_of(context: ToolContext<'_>, id: &MailId) -> Result<Did, ToolError
     Ok(author.from)
 }
 
-/// The newest messages with `peer`, newest first.
+/// The newest messages with `peer`, newest first: in the boxes of the owner and of the agent, and of
+/// a group in its own box.
 async fn messages_with(
     context: ToolContext<'_>,
     peer: &Did,
     limit: usize,
 ) -> Result<Vec<SessionEntry>, ToolError> {
     let owner = context.api.config.borrow().owner.clone();
-    let agent = &context.agent.did;
-    let owners = if owner == *agent { vec![owner] } else { vec![owner, agent.clone()] };
-    let (mut entries, mut missing) = (Vec::new(), None);
+    let owners = BTreeSet::from([owner, context.agent.did.clone()]);
+    let mut entries = group_messages(context, peer, limit).await?;
+    let mut seen: BTreeSet<_> = entries.iter().map(|entry| entry.record.msg_id).collect();
     for owner in owners {
         let request = PageRequest { beyond: None, limit, newest_first: true };
         match context.api.store.session(&owner, peer, request).await {
-            Ok(page) => entries.extend(page.entries),
-            Err(error @ StoreError::Missing { .. }) => missing = Some(error),
+            // A subscriber has the same message as its group.
+            Ok(page) => {
+                let new = page.entries.into_iter().filter(|it| seen.insert(it.record.msg_id));
+                entries.extend(new);
+            }
+            Err(StoreError::Missing { .. }) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    if let Some(missing) = missing.filter(|_| entries.is_empty()) {
-        return Err(missing.into());
+    // As everywhere, an agent sees Mails and the messages of its own boxes.
+    let sees_all = context.agent.has_scope(Some(Scope::Operate));
+    entries.retain(|entry| sees_all || entry.record.owner == context.agent.did || is_mail(entry));
+    if entries.is_empty() {
+        // Without the DID: it can contain text of others.
+        return Err(ToolError::new("not_found", "there is no such conversation; see list_mails"));
     }
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.record.created_at));
     Ok(entries)
+}
+
+/// The newest messages in the box of a group, which has no conversations.
+async fn group_messages(
+    context: ToolContext<'_>,
+    group: &Did,
+    limit: usize,
+) -> Result<Vec<SessionEntry>, ToolError> {
+    let store = &context.api.store;
+    let request = PageRequest { beyond: None, limit, newest_first: true };
+    let all = RecordFilter::default();
+    let page = store.records(group, BoxKind::GroupInbox, &all, request).await?;
+    let mut entries = Vec::with_capacity(page.entries.len());
+    for record in page.entries {
+        let body = store.object(record.msg_id).await.ok();
+        let body = body.and_then(|body| String::from_utf8(body).ok());
+        entries.push(SessionEntry { record, body, delivery: None });
+    }
+    Ok(entries)
+}
+
+/// Whether a message is a Mail of a sender that is accepted.
+fn is_mail(entry: &SessionEntry) -> bool {
+    let body = entry.body.as_deref().unwrap_or_default();
+    entry.record.box_kind != BoxKind::RequestBox && Mail::read(entry.record.msg_id, body).is_ok()
 }
 
 fn thread_facts(entry: &SessionEntry) -> Value {
@@ -331,13 +368,14 @@ pub async fn read_attachment(
         let why = format!("the attachment is not text or an image ({size} bytes)");
         return Err(ToolError::new("not_text", why));
     };
-    let (part, next) = part(&text, offset, max_tokens)?;
+    let name = format!("attachment: {}\n\n", shorten(&attached.name, MAX_NAME_CHARS));
+    let left = MAX_TEXT_TOKENS.saturating_sub(estimate_tokens(&name));
+    let (part, next) = part(&text, offset, max_tokens.min(left))?;
     facts["tokens"] = estimate_tokens(&text).into();
     if let Some(next) = next {
         facts["next_offset"] = next.into();
     }
-    let name = shorten(&attached.name, MAX_NAME_CHARS);
-    Ok(ToolResult::with_text(facts, mail.header.trust, format!("attachment: {name}\n\n{part}")))
+    Ok(ToolResult::with_text(facts, mail.header.trust, format!("{name}{part}")))
 }
 
 /// The type of an image by its first bytes. What the sender says is not used.

@@ -66,7 +66,15 @@ pub async fn reply(
         origin: agent.caller.origin(),
     };
     let now = api.clock.now();
-    let sent = reply::reply(&api.store, &api.entry, &agent.did, request, now).await?;
+    let sent = reply::reply(&api.store, &api.entry, &agent.did, request, now).await;
+    let sent = sent.map_err(|error| match ToolError::from(error) {
+        // Without the target: its DID can contain text of others.
+        ToolError { code: code @ "unresolvable", .. } => ToolError::new(
+            code,
+            "the sender of this Mail cannot be reached any more; finish it as fail",
+        ),
+        error => error,
+    })?;
     let mut facts = send_facts(context, sent).await?;
     if finish {
         let finished = update_claim(context, &mail, None, ClaimUpdate::Complete).await;
