@@ -497,7 +497,8 @@ impl SharingCourier {
     }
 
     fn listens(&self) -> bool {
-        self.supervisor.tunnels.get(TUNNEL).unwrap().health().listening
+        let tunnel = self.supervisor.tunnels.get(TUNNEL).unwrap();
+        tunnel.is_active() && tunnel.health().listening
     }
 
     /// Stops as a courier does; returns whether it was the last one.
