@@ -94,7 +94,7 @@ pub enum ApprovalStateData {
     Approved(ApprovalAnswer),
     Replaced {
         answer: ApprovalAnswer,
-        /// The edited message.
+        /// The id of the edited message.
         replaced_by: ObjId,
     },
     Rejected {
@@ -144,7 +144,7 @@ pub struct ApprovalTarget {
     pub plan: Option<DeliveryPlan>,
 }
 
-/// One held message.
+/// One message that is held until a person answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Approval {
     pub id: ApprovalId,

@@ -18,7 +18,7 @@ const MAX_AGENT_BYTES: usize = 64;
 /// What a halt stops.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum HaltScope {
-    /// All deliveries.
+    /// The deliveries of all tunnels.
     All,
     /// The messages of the agent with this token.
     Agent(String),
@@ -30,13 +30,13 @@ pub enum HaltScope {
 #[error("invalid scope of a halt {0:?}; expected all, agent:NAME or tunnel:ID")]
 pub struct InvalidHaltScope(String);
 
-/// One stored halt.
+/// A halt as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Halt {
     pub scope: HaltScope,
     /// Whether all writes of agents are rejected.
     pub lock: bool,
-    /// Who halted.
+    /// `owner`, or the name of a token.
     pub by: String,
     pub at: Timestamp,
 }

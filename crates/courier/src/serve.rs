@@ -427,8 +427,8 @@ fn start_loops(
     loops.spawn(locks_file::run(store(), clock, tree(), stop()));
     loops.spawn(retention::run(store(), clock, tree(), settings(), stop()));
     loops.spawn(sweeper::run(store(), clock, settings(), stop()));
-    loops.spawn(figures::run(store(), clock, stop()));
     loops.spawn(approval_asks::run(store(), clock, settings(), stop()));
+    loops.spawn(figures::run(store(), clock, stop()));
     let eraser = TextEraser { projector: Arc::clone(&projector), clock, owner: owner() };
     loops.spawn(eraser.resume());
     (merge_loop, projector, dead_drafts)

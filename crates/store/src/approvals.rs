@@ -135,11 +135,12 @@ pub trait ApprovalStore: Send + Sync {
         now: Timestamp,
     ) -> StoreResult<ChatAnswerResult>;
 
-    /// Lists decisions since a time, oldest first.
+    /// Lists decisions since a time and after a number, oldest first.
     async fn decisions(
         &self,
         since: Timestamp,
-        page: PageRequest,
+        after: Option<i64>,
+        limit: usize,
     ) -> StoreResult<Page<StoredDecision>>;
 
     /// Returns the last decision about a message, or `None` when no rule was asked.

@@ -26,7 +26,6 @@ const ALPHABET: &[u8] = b"abcdefghjkmnpqrstuvwxyz";
 pub struct ChatAnswer {
     /// `true`: approve; `false`: reject.
     pub yes: bool,
-    /// In lower case.
     pub code: String,
     /// Why it is rejected.
     pub reason: Option<String>,

@@ -110,11 +110,10 @@ enum RuleCondition {
 /// Targets that a rule allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum TargetPattern {
-    /// Local targets.
+    /// Targets with a box in this hub.
     Here,
     /// E-mail addresses of this domain, in lower case.
     Domain(String),
-    /// One target.
     Exactly(Did),
 }
 

@@ -8,7 +8,7 @@ use monoco_core::approval::{Approval, ApprovalId};
 use monoco_core::letter::RFC822;
 use monoco_core::object::{InvalidObject, MsgObject, ObjId};
 use monoco_core::time::Timestamp;
-use monoco_store::{PageRequest, SharedStore, StoreError, StoreResult, StoredDecision};
+use monoco_store::{SharedStore, StoreError, StoreResult, StoredDecision};
 use serde_json::Value;
 
 /// Decisions that one replay reads.
@@ -126,8 +126,7 @@ pub async fn replay(
     let mut sent = SentByRule::default();
     let mut beyond = None;
     loop {
-        let page = PageRequest { beyond, limit: DECISIONS_PER_PAGE, newest_first: false };
-        let page = store.decisions(since, page).await?;
+        let page = store.decisions(since, beyond, DECISIONS_PER_PAGE).await?;
         for stored in page.entries {
             let msg = match read_message(store, stored.msg_id).await {
                 Ok(msg) => msg,

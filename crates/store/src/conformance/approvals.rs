@@ -363,8 +363,9 @@ pub(crate) async fn rule_with_a_rate_holds_what_exceeds_it(store: &dyn Store) {
     assert_eq!(send(agent("codex"), "hi 5", 61).await, "sent", "a held message does not count");
     let decision = store.decision_of(to_lark(&["1"], "hi 3").id()).await.unwrap().unwrap();
     assert!(decision.held && decision.rule.ends_with("at_most: 2/min"), "{decision:?}");
-    let page = store.decisions(at(59), FULL_PAGE).await.unwrap();
-    assert_eq!(page.entries.len(), 3);
+    let page = store.decisions(at(59), None, 2).await.unwrap();
+    let rest = store.decisions(at(59), page.next, 2).await.unwrap();
+    assert_eq!((page.entries.len(), rest.entries.len(), rest.next), (2, 1, None));
     assert_eq!(store.decision_of(to_lark(&["1"], "none").id()).await.unwrap(), None);
 }
 

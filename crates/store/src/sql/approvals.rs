@@ -505,9 +505,10 @@ impl ApprovalStore for SqlStore {
     async fn decisions(
         &self,
         since: Timestamp,
-        page: PageRequest,
+        after: Option<i64>,
+        limit: usize,
     ) -> StoreResult<Page<StoredDecision>> {
-        self.read(move |db| decisions::list(db, since, &page)).await
+        self.read(move |db| decisions::list(db, since, after, limit)).await
     }
 
     async fn decision_of(&self, msg_id: ObjId) -> StoreResult<Option<StoredDecision>> {

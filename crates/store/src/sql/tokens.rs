@@ -122,11 +122,12 @@ fn was_read(db: &Db, agent: &AgentName, mail: i64) -> StoreResult<bool> {
 
 fn record(tx: &mut Tx<'_>, agent: &AgentName, id: &MailId, now: Timestamp) -> StoreResult<()> {
     let mail = mails::by_id(tx.db, id)?;
-    if was_read(tx.db, agent, mail.seq)? {
+    let entry = &mail.entry;
+    // A Mail whose text was erased has nothing that could be read.
+    if was_read(tx.db, agent, mail.seq)? || entry.tombstone().is_some() {
         return Ok(());
     }
-    let entry = &mail.entry;
-    // A Mail whose text was erased has no author any more: nothing was read.
+    // Every Mail has an author.
     let Some(author) = entry.participants.from.first() else { return Ok(()) };
     let answer_to = entry.session.answer_to(author, &entry.tunnel);
     let answer_to = answer_to

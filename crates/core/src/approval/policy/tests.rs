@@ -1,3 +1,5 @@
+//! Tests of the approval policy: tables of rules, and errors that name the rule.
+
 use std::convert::Infallible;
 use std::path::Path;
 

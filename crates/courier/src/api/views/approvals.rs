@@ -48,12 +48,12 @@ pub struct ApprovalView {
     pub approval: ApprovalSummary,
     pub msg_id: String,
     pub author: String,
-    /// `owner`, or `agent`
+    /// On whose behalf it is sent: `owner` or `agent`
     pub by: Cow<'static, str>,
     /// The name of the agent's token
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// All targets
+    /// DIDs of all targets
     pub to: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,

@@ -35,6 +35,8 @@ const SENT_SINCE: &str = "
              LIMIT 100000)
 ";
 
+const FIRST_SINCE: &str = "SELECT seq FROM send_decisions WHERE at >= ?1 ORDER BY at, seq LIMIT 1";
+
 // A thousand chats are more than enough to compare the targets with.
 const UNTRUSTED_READS: &str = "
     SELECT DISTINCT answer_to
@@ -194,22 +196,23 @@ pub(super) fn of_object(db: &Db, object: i64) -> StoreResult<Option<StoredDecisi
     rows::optional(db, &sql, [object], read)
 }
 
+/// Lists decisions since a time, oldest first.
 pub(super) fn list(
     db: &Db,
     since: Timestamp,
-    page: &PageRequest,
+    after: Option<i64>,
+    limit: usize,
 ) -> StoreResult<Page<StoredDecision>> {
-    let (beyond, order) = rows::direction(page);
-    let sql = format!(
-        "SELECT {COLUMNS} FROM {TABLES}
-          WHERE d.at >= ?1 AND d.seq {beyond} ?2
-          ORDER BY d.seq {order}"
-    );
-    let (start, limit) = (rows::start(page), page.limit.saturating_add(1));
+    let page = PageRequest { beyond: after, limit, newest_first: false };
+    // Later decisions have larger numbers, so that one seek finds the start.
+    let first = rows::optional(db, FIRST_SINCE, [since.ms()], |row| row.get::<i64>(0))?;
+    let Some(first) = first else { return Ok(rows::page(Vec::new(), &page)) };
+    let start = after.unwrap_or(i64::MIN).max(first - 1);
+    let sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE d.seq > ?1 ORDER BY d.seq");
     let read = |row: &Row<'_>| read(row).map(|decision| (decision.seq, decision));
-    let row = params![since.ms(), start];
-    let entries = rows::list_undamaged(db, "decision", limit, &sql, row, read)?;
-    Ok(rows::page(entries, page))
+    let most = limit.saturating_add(1);
+    let entries = rows::list_undamaged(db, "decision", most, &sql, [start], read)?;
+    Ok(rows::page(entries, &page))
 }
 
 /// Deletes decisions and codes that are older than the oldest event.
