@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use super::{Home, HomeError, make_private};
 
-/// What `run/page.json` contains.
+/// The contents of the file `run/page.json`.
 #[derive(Debug, Serialize, Deserialize)]
 struct PageFile {
     host: String,
