@@ -182,6 +182,10 @@ function App() {
       stop();
     };
   }, []);
+  // A stream does not say why it ended; a request does, for instance that the login was revoked.
+  useEffect(() => {
+    if (live === false) get('/api/v1/events?tail=1&limit=1').catch(() => {});
+  }, [live]);
   if (status === 'logged_out') return html`<${LoggedOut} />`;
   if (status === 'failed') return html`<main class="login"><h1>Monoco</h1><${Failure} error=${error} retry=${start} /></main>`;
   if (status === 'starting') return html`<main class="login"><h1>Monoco</h1><${Loading} /></main>`;

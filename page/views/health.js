@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from '../html.js';
 import { apiPath, courierNow, get, post, put, remove } from '../api.js';
-import { duration, number, t, wireText } from '../language.js';
+import { duration, number, shortTime, t, wireText } from '../language.js';
 import { link, setFilters } from '../route.js';
 import { useEvents } from '../stream.js';
 import { act, Choice, Confirm, Empty, Failure, Foreign, notify, Pending, State, Time, useLoad } from '../ui.js';
@@ -22,6 +22,9 @@ const SERIES = /** @type {const} */ (['received', 'merged', 'claimed', 'sent', '
 
 /** @param {{label: string, children?: any, tone?: string, href?: string}} props */
 const Tile = ({ label, children, tone = '', href }) => html`<div class="tile ${tone}"><p class="figure">${href ? html`<a href=${href}>${children}</a>` : children}</p><p class="quiet">${label}</p></div>`;
+
+/** Labels of the time axis, in the language of the page. @param {unknown} _plot @param {number[]} seconds */
+const timeLabels = (_plot, seconds) => seconds.map((at) => shortTime(new Date(at * 1000).toISOString(), courierNow()));
 
 /** Adds the style sheet of uPlot once. */
 function addStyles() {
@@ -53,7 +56,7 @@ function Plot({ title, minutes, series }) {
       const axis = { stroke: color('--text-quiet'), grid: { stroke: color('--line'), width: 1 }, ticks: { stroke: color('--line'), width: 1 } };
       plot = new UPlot({
         width: element.clientWidth, height: PLOT_HEIGHT, cursor: { drag: { x: false } }, legend: { live: false },
-        axes: [axis, { ...axis, size: 44 }], scales: { y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ top) => [0, Math.max(4, Math.ceil(top * 1.1))] } },
+        axes: [{ ...axis, values: timeLabels }, { ...axis, size: 44 }], scales: { y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ top) => [0, Math.max(4, Math.ceil(top * 1.1))] } },
         series: [{}, ...series.map(({ label }, index) => ({ label, stroke: color(`--series-${index + 1}`), width: 1.5, points: { show: false } }))],
       }, [minutes.map((at) => Date.parse(at) / 1000), ...series.map(({ values }) => values)], element);
       resized.observe(element);

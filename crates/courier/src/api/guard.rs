@@ -116,7 +116,8 @@ impl RequestGuard {
             return match uri.path() {
                 page::LOGIN_PATH if is_from_page => Ok(Credential::Missing),
                 _ if is_from_page && self.is_logged_in(headers) => Ok(Credential::PageLogin),
-                "/health" => Ok(Credential::Missing),
+                // A browser whose login has ended must learn it.
+                "/health" if page::cookie(headers).is_none() => Ok(Credential::Missing),
                 _ => Err(ApiError::no_token()),
             };
         }
@@ -344,6 +345,8 @@ mod tests {
         }
         assert_eq!(status(x, &[PAGE, ("cookie", "monoco_page=SECRET; monoco_page=x"), SAME]), 401);
         assert_eq!(status(x, &[PAGE, SAME, ("authorization", "Bearer SECRET")]), 202);
+        assert_eq!(status("/health", &[PAGE, SAME]), 203);
+        assert_eq!(status("/health", &[PAGE, SAME, ("cookie", "monoco_page=x")]), 401);
     }
 
     #[test]

@@ -20,6 +20,7 @@ const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 /// Poll interval when no event is appended.
 const POLL_INTERVAL: Duration = Duration::from_secs(300);
 
+/// Most events that one commit counts.
 const EVENTS_PER_COMMIT: usize = 1_000;
 
 struct FigureTask {

@@ -266,9 +266,11 @@ fn of_two_browsers_that_answer_an_approval_one_is_told_who_was_first() {
     .map(|(name, value)| (name.to_owned(), value));
     let body = json!({"msg": msg}).to_string();
     let sent = raw(courier.address, "POST", "/api/v1/post_send", &headers, body.as_bytes());
-    let held = sent.unwrap().ok();
-    let id = held["approval"]["id"].as_str().unwrap_or_else(|| panic!("{held:#}")).to_owned();
-    Browser::start(&courier, "approvals", &[&link(&courier), &id]).passed();
+    sent.unwrap().ok();
+    let listed =
+        courier.until("/api/v1/approvals", |list| list["approvals"][0]["state"] == "PENDING");
+    let id = listed["approvals"][0]["id"].as_str().unwrap();
+    Browser::start(&courier, "approvals", &[&link(&courier), id]).passed();
     let approval = courier.get(&format!("/api/v1/approvals/{id}")).ok();
     assert_eq!(approval["state"], "APPROVED");
     courier.until("/health", |health| health["adapters"]["news"]["sent"] == 1);

@@ -144,7 +144,7 @@ pub(crate) struct CommitEffects {
     /// Whether an e-mail task became startable.
     pub(crate) email_task: bool,
     /// Changes of the row counts.
-    pub(crate) counts: RowCounts,
+    pub(super) counts: RowCounts,
 }
 
 impl CommitEffects {
