@@ -144,7 +144,7 @@ pub(crate) struct CommitEffects {
     /// Whether an e-mail task became startable.
     pub(crate) email_task: bool,
     /// Changes of the row counts.
-    pub(super) counts: RowCounts,
+    pub(crate) counts: RowCounts,
 }
 
 impl CommitEffects {
