@@ -306,7 +306,7 @@ impl Courier {
             tunnels: Arc::new(TunnelRegistry::default()),
             config: config_receiver.clone(),
             duties: duties.clone(),
-            mail_memory: MailMemory::new(),
+            mail_memory: MailMemory::default(),
             receivers: receivers.clone(),
             loops: loops.clone(),
         };
@@ -494,7 +494,7 @@ fn start_listeners(
         clock,
         agents: Arc::clone(&agents),
         entry,
-        metrics: api::ApiMetrics::new(),
+        metrics: api::ApiMetrics::default(),
         tunnels,
         projector,
         search,

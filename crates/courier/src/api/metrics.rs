@@ -107,8 +107,8 @@ struct ReceiptLabels {
     result: &'static str,
 }
 
-impl ApiMetrics {
-    pub fn new() -> Self {
+impl Default for ApiMetrics {
+    fn default() -> Self {
         let mut registry = Registry::with_prefix("monoco");
         let requests = Family::default();
         let dispatches = Family::default();
@@ -198,7 +198,9 @@ impl ApiMetrics {
             email,
         }
     }
+}
 
+impl ApiMetrics {
     pub fn count_request(&self, route: &str, status: StatusCode) {
         let request = RequestLabels { route: route.to_owned(), status: status.as_u16() };
         self.requests.get_or_create(&request).inc();

@@ -440,14 +440,14 @@ fn transport_rejects_what_the_protocol_does_not_have() {
         assert_eq!(answer.status, 405, "{method}");
         assert_eq!(header(&answer.headers, "allow"), Some("POST"));
     }
-    let open = raw(courier.address, "POST", "/mcp", &[host.clone()], b"{}").unwrap();
+    let open = raw(courier.address, "POST", "/mcp", std::slice::from_ref(&host), b"{}").unwrap();
     assert_eq!(open.status, 401);
     assert_eq!(header(&open.headers, "www-authenticate"), Some("Bearer realm=\"monoco\""));
     for path in
         ["oauth-protected-resource", "oauth-authorization-server/mcp", "openid-configuration"]
     {
         let path = format!("/.well-known/{path}");
-        let answer = raw(courier.address, "GET", &path, &[host.clone()], b"").unwrap();
+        let answer = raw(courier.address, "GET", &path, std::slice::from_ref(&host), b"").unwrap();
         assert_eq!(answer.refused(404), "no_route", "{path}");
         assert_eq!(header(&answer.headers, "content-type"), Some("application/json"));
     }

@@ -199,7 +199,7 @@ pub(crate) async fn burst_received_by_both_couriers_is_one_mail(home: &dyn Share
     let (a, b) = both(home).await;
     put_lark_tunnel(&*a).await;
     let store = |n: usize| {
-        let store = if n % 2 == 0 { &a } else { &b };
+        let store = if n.is_multiple_of(2) { &a } else { &b };
         store_inbound(&**store, inbound_message(&n.to_string(), "ann", &n.to_string()), 0)
     };
     let stored = join_all((0..10).map(store)).await;
@@ -311,6 +311,7 @@ pub(crate) async fn cut_commit_is_done_once_and_answered(home: &dyn SharedHome) 
     let (a, b) = both(home).await;
     put_lark_tunnel(&*a).await;
     add_local_contact(&*a, "bob").await;
+    add_local_contact(&*a, "cat").await;
     for (n, point) in (0..).zip(CutPoint::ALL) {
         home.cut("a", point);
         assert_eq!(dispatch_text(&*a, &format!("{point:?}")).await, "bob/INBOX", "{point:?}");
@@ -335,13 +336,13 @@ pub(crate) async fn cut_commit_is_done_once_and_answered(home: &dyn SharedHome) 
 
         home.cut("a", point);
         let key = Some(format!("{point:?}"));
-        let request = SendRequest { key, ..send_request(chat("ann", &["bob"], &text)) };
+        let request = SendRequest { key, ..send_request(chat("ann", &["cat"], &text)) };
         let sent = a.send(request, at(0)).await.unwrap();
         assert_matches!(sent, SendResult::Queued { duplicate: false, .. });
     }
     assert_eq!(mail_texts(&*b).await.matches('|').count(), 2);
     let all: Vec<i64> = b.events(0, 1_000).await.unwrap().iter().map(|event| event.seq).collect();
     assert_eq!(all, (1..=i64::try_from(all.len()).unwrap()).collect::<Vec<_>>());
-    let counted = recount(&*b, &["ann", "bob", "me"], &["lark"]).await;
+    let counted = recount(&*b, &["ann", "bob", "cat", "me"], &["lark"]).await;
     assert_eq!(b.counts().await.unwrap().records, counted.records);
 }

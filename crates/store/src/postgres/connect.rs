@@ -115,6 +115,10 @@ impl Connector {
         let (client, mut connection) = self.config.connect(self.tls.clone()).await?;
         let warned = Arc::new(AtomicBool::new(false));
         let on_warning = Arc::clone(&warned);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the task ends with its session, on the runtime of the driver"
+        )]
         tokio::spawn(async move {
             while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
                 match message {

@@ -119,15 +119,10 @@ fn parse_rule(rule: &ConfigSection<'_>) -> Result<ApprovalRule, InvalidConfig> {
         })?;
         conditions.push(RuleCondition::TextMatches(regex));
     }
-    let flags: [(&str, fn(bool) -> RuleCondition); 4] = [
-        ("after_untrusted", RuleCondition::AfterUntrusted),
-        ("elsewhere", RuleCondition::Elsewhere),
-        ("first_contact", RuleCondition::FirstContact),
-        ("reply", RuleCondition::Reply),
-    ];
-    for (key, condition) in flags {
-        conditions.extend(rule.flag(key)?.map(condition));
-    }
+    conditions.extend(rule.flag("after_untrusted")?.map(RuleCondition::AfterUntrusted));
+    conditions.extend(rule.flag("elsewhere")?.map(RuleCondition::Elsewhere));
+    conditions.extend(rule.flag("first_contact")?.map(RuleCondition::FirstContact));
+    conditions.extend(rule.flag("reply")?.map(RuleCondition::Reply));
     let trusts = [("known", Trust::Known), ("untrusted", Trust::Untrusted)];
     conditions.extend(rule.one_of("trust", &trusts)?.map(RuleCondition::ReplyTrust));
     conditions.extend(rule.text("agent")?.map(RuleCondition::AgentName));

@@ -27,11 +27,13 @@ pub struct MailRoom {
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-impl MailMemory {
-    pub fn new() -> Self {
+impl Default for MailMemory {
+    fn default() -> Self {
         Self(Arc::new(Semaphore::new(usize::try_from(permits(MAX_BYTES)).unwrap_or(1))))
     }
+}
 
+impl MailMemory {
     /// Waits until there is room for mails of this size together, in the order of the calls. The
     /// caller must not have room already: it would wait for itself.
     pub async fn reserve(&self, bytes: u64) -> MailRoom {
@@ -52,7 +54,7 @@ mod tests {
 
     #[tokio::test]
     async fn loops_share_the_memory_and_a_large_mail_is_alone() {
-        let memory = MailMemory::new();
+        let memory = MailMemory::default();
         let first = memory.reserve(BATCH_BYTES).await;
         let second = memory.clone().reserve(BATCH_BYTES).await;
         assert!(memory.reserve(1).now_or_never().is_none(), "two batches fill the memory");

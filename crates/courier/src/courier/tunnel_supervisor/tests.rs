@@ -205,7 +205,7 @@ fn supervisor(hub: &TestHub, duties: HeldDuties) -> TunnelSupervisor {
         tunnels: Arc::default(),
         config: watch::channel(config).1,
         duties,
-        mail_memory: MailMemory::new(),
+        mail_memory: MailMemory::default(),
         receivers: TaskGroup::default(),
         loops: TaskGroup::default(),
     }
