@@ -239,7 +239,7 @@ pub async fn edit(
 ///
 /// The facts are those of the time when the message was posted, the rules those of now.
 #[cfg_attr(test, utoipa::path(
-    get, path = "/api/v1/approvals/explain/{id}", operation_id = "explain_approval",
+    get, path = "/api/v1/decisions/{id}", operation_id = "explain_approval",
     tag = "approvals",
     params(("id" = String, Path, description = "Id of the message, `cymsg:…`; can be shortened")),
     responses((status = 200, body = DecisionView))

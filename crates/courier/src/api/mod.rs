@@ -190,7 +190,7 @@ routes! {
     post "/api/v1/approvals/{id}/reject" [Approve] => approvals::reject,
     post "/api/v1/approvals/{id}/edit" [Approve] => approvals::edit,
     post "/api/v1/approvals/{id}/withdraw" [Reply | Send] => approvals::withdraw,
-    get "/api/v1/approvals/explain/{id}" [Approve] => approvals::explain,
+    get "/api/v1/decisions/{id}" [Approve] => approvals::explain,
     post "/api/v1/approvals/replay" [Approve] => approvals::replay,
     get "/api/v1/halts" [Read | Operate] => halts::list,
     put "/api/v1/halts/{scope}" [Operate] => halts::halt,

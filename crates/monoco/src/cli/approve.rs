@@ -222,7 +222,7 @@ async fn replay(context: &CliContext, client: &Client, since: &str) -> Result<()
 }
 
 async fn explain(context: &CliContext, client: &Client, msg: &str) -> Result<(), CliError> {
-    let path = format!("/api/v1/approvals/explain/{}", segment(msg));
+    let path = format!("/api/v1/decisions/{}", segment(msg));
     let found: Result<DecisionView, CliError> = client.get(&path).await;
     let decision = found.map_err(|failure| match failure.exit {
         CliExit::NotPossible => failure.hint(

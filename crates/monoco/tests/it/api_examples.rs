@@ -336,7 +336,7 @@ fn approvals(on: &mut Recorder) {
     let path = |held: &Value| format!("/api/v1/approvals/{}", text(held, "/approval/id"));
     on.get("/api/v1/approvals?state=PENDING");
     on.get(&path(&held));
-    on.get(&format!("/api/v1/approvals/explain/{}", text(&held, "/msg_id")));
+    on.get(&format!("/api/v1/decisions/{}", text(&held, "/msg_id")));
     on.call("POST", &format!("{}/approve", path(&held)));
     let held = hold(on, "Which IBAN do you have?");
     on.post(&format!("{}/reject", path(&held)), json!({"reason": "ask by phone"}));

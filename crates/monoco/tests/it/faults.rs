@@ -289,7 +289,7 @@ fn a_full_disk_refuses_large_messages_until_there_is_room() {
 
 #[test]
 fn a_disk_without_inodes_refuses_large_messages_until_there_are_some() {
-    full("size=64m,nr_inodes=60", LARGE, |place| {
+    full("size=64m,nr_inodes=70", LARGE, |place| {
         let files: Vec<_> = (0..20).map(|n| place.join(format!("ballast-{n}"))).collect();
         for file in &files {
             fs::write(file, "").unwrap();

@@ -474,7 +474,7 @@ pub fn at_rest(home: &Path) -> Vec<String> {
 pub fn noted(home: &Path) -> u64 {
     let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
     let db = rusqlite::Connection::open_with_flags(home.join("store/monoco.db"), flags).unwrap();
-    let sql = "SELECT value FROM progress WHERE name = 'files_index_bytes'";
+    let sql = "SELECT index_bytes FROM file_progress";
     let noted: i64 = db.query_row(sql, [], |row| row.get(0)).unwrap_or_default();
     noted.unsigned_abs()
 }

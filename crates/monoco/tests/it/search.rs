@@ -135,7 +135,7 @@ fn hostile_queries_are_rejected_with_the_place_or_find_nothing() {
     let shown: Value = serde_json::from_str(&shown).unwrap();
     let text = shown["messages"][0]["snippet"]["text"].as_str().unwrap();
     assert!(text.contains("\u{1b}[31m"), "{text:?}");
-    let failed = courier.cli(&["search", "\"open"]).failed(4);
+    let failed = courier.cli(&["search", "\"open"]).failed(1);
     assert!(failed.contains("the quote at character 1"), "{failed}");
 }
 
