@@ -316,7 +316,11 @@ mod tests {
         let after = |line: &str| line.split_once(": ").unwrap().1.to_owned();
         assert_eq!(after(lines[0]), "plain tunnel=ci count=3");
         assert_eq!(after(lines[1]), "quoted tunnel=\"ci x=\\\"1\\\"\" why=\"\\\"q\\\"\"");
-        assert!(lines[2].contains(" WARN monoco::log::tests: a\\n2026-11-16"), "{}", lines[2]);
+        assert!(
+            lines[2].contains(" WARN monoco_courier::log::tests: a\\n2026-11-16"),
+            "{}",
+            lines[2]
+        );
         assert!(
             lines[2].contains("\\u{1b}[2J\\u{202e}\\u{2028}\\u{200b}\\u{e0041}"),
             "{}",

@@ -5,6 +5,7 @@
 //! can be lost, so that the newest numbers are read after each connect.
 
 use std::collections::BTreeSet;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -24,6 +25,9 @@ const ANNOUNCE_DELAY: Duration = Duration::from_millis(10);
 
 /// How long a lost session waits until it is opened again.
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
+
+/// How long the start waits for the first session. Then hints come later, and pollers work.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Boxes in one announcement.
 const MAX_BOXES: usize = 50;
@@ -93,6 +97,8 @@ impl Drop for HintExchange {
 }
 
 impl HintExchange {
+    /// Starts the thread. Returns when it listens, so that the caller misses nothing and gets no
+    /// hint about what was committed before.
     pub(super) fn start(
         connector: Arc<Connector>,
         boot: String,
@@ -101,14 +107,16 @@ impl HintExchange {
     ) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let shared = Arc::clone(&pending);
+        let (started, is_started) = sync_channel(1);
         thread::Builder::new().name("store-hints".to_owned()).spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
                     () = shared.closed.notified() => {}
-                    () = exchange(&connector, &boot, &shared, &channels) => {}
+                    () = exchange(&connector, &boot, &shared, &channels, &started) => {}
                 }
             });
         })?;
+        let _ = is_started.recv_timeout(START_TIMEOUT);
         Ok(Self(pending))
     }
 }
@@ -119,17 +127,42 @@ async fn exchange(
     boot: &str,
     pending: &PendingHints,
     channels: &WriterChannels,
+    started: &SyncSender<()>,
 ) {
+    let mut is_first = true;
     loop {
         let (heard, mut announcements) = mpsc::channel(MAX_WAITING);
         if let Ok(session) = connector.connect_listening(heard).await {
-            let lost = serve(&session, connector, boot, pending, channels, &mut announcements);
-            if let Err(error) = lost.await {
+            let listening = listen(&session, connector, channels, is_first).await;
+            let _ = started.try_send(());
+            let lost = match listening {
+                Ok(()) => {
+                    serve(&session, connector, boot, pending, channels, &mut announcements).await
+                }
+                Err(error) => Err(error),
+            };
+            if let Err(error) = lost {
                 tracing::warn!(%error, "lost the session for hints; opening another one");
             }
         }
+        let _ = started.try_send(());
+        is_first = false;
         sleep(RECONNECT_DELAY).await;
     }
+}
+
+/// Starts to listen, and publishes what was committed before.
+async fn listen(
+    session: &PgSession,
+    connector: &Connector,
+    channels: &WriterChannels,
+    is_first: bool,
+) -> Result<(), tokio_postgres::Error> {
+    // A notification that is lost in a crash is not missed.
+    let channel = quoted_name(&connector.channel());
+    let listen = format!("SET synchronous_commit = off; LISTEN {channel}");
+    session.client.batch_execute(&listen).await?;
+    catch_up(session, channels, is_first).await
 }
 
 /// Announces and listens until the session is lost.
@@ -142,10 +175,6 @@ async fn serve(
     announcements: &mut mpsc::Receiver<String>,
 ) -> Result<(), tokio_postgres::Error> {
     let channel = connector.channel();
-    // A notification that is lost in a crash is not missed.
-    let listen = format!("SET synchronous_commit = off; LISTEN {}", quoted_name(&channel));
-    session.client.batch_execute(&listen).await?;
-    catch_up(session, channels).await?;
     let notify = session.client.prepare("SELECT pg_notify($1, $2)").await?;
     loop {
         tokio::select! {
@@ -177,10 +206,12 @@ fn message(announcement: Announcement) -> String {
     serde_json::to_string(&announcement).unwrap_or_default()
 }
 
-/// Publishes the newest numbers, because announcements may have been missed.
+/// Publishes the newest numbers, because announcements may have been missed. At the start no caller
+/// waits for anything else.
 async fn catch_up(
     session: &PgSession,
     channels: &WriterChannels,
+    is_first: bool,
 ) -> Result<(), tokio_postgres::Error> {
     let sql = "SELECT (SELECT coalesce(max(seq), 0) FROM events),
                       (SELECT coalesce(max(change), 0) FROM mails)";
@@ -189,10 +220,10 @@ async fn catch_up(
     let announcement = Announcement {
         event: Some(event),
         file_change: Some(file_change),
-        inbound: true,
-        inbound_file: true,
-        letter: true,
-        email_task: true,
+        inbound: !is_first,
+        inbound_file: !is_first,
+        letter: !is_first,
+        email_task: !is_first,
         ..Announcement::default()
     };
     publish(&announcement, channels);

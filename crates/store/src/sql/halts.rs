@@ -47,7 +47,7 @@ fn counts(db: &Db, scope: &HaltScope) -> StoreResult<HaltCounts> {
     let waiting_states = approvals::WAITING.map(SendState::as_str);
     match scope {
         HaltScope::All => {
-            let sql = "SELECT coalesce(sum(entries), 0) FROM counts WHERE kind = 'TUNNEL_OUTBOX' AND state = ?1";
+            let sql = "SELECT CAST(coalesce(sum(entries), 0) AS BIGINT) FROM counts WHERE kind = 'TUNNEL_OUTBOX' AND state = ?1";
             let mut waiting = 0;
             for state in waiting_states {
                 waiting += number(sql, state)?;

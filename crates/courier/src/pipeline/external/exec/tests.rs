@@ -306,7 +306,10 @@ fn alone(name: &str) -> bool {
         return true;
     }
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("{}::{name}", module_path!().trim_start_matches("monoco::"))])
+        .args([
+            "--exact",
+            &format!("{}::{name}", module_path!().trim_start_matches("monoco_courier::")),
+        ])
         .env("MONOCO_TEST_CHILD", "1")
         .output()
         .unwrap();
