@@ -63,7 +63,7 @@ const EXPIRED: &str = "
     SELECT seq
       FROM approvals
      WHERE state = 'PENDING' AND expires_at <= ?1
-     ORDER BY expires_at
+     ORDER BY expires_at, seq
      LIMIT ?2
 ";
 

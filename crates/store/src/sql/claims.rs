@@ -41,7 +41,7 @@ const EXPIRED: &str = "
     SELECT mail, workspace
       FROM claims
      WHERE state = 'CLAIMED' AND lease_until <= ?1
-     ORDER BY lease_until
+     ORDER BY lease_until, id
 ";
 
 /// The event of a failed attempt, by the state that it led to.

@@ -90,7 +90,7 @@ const EXPIRED: &str = "
     SELECT seq
       FROM deliveries
      WHERE state = 'SENDING' AND lease_until <= ?1
-     ORDER BY lease_until
+     ORDER BY lease_until, seq
      LIMIT ?2
 ";
 

@@ -584,7 +584,7 @@ fn windows_to_merge(
         condition = format!("{condition} AND tunnel IN ({})", ids.join(", "));
     }
     let sql = format!(
-        "SELECT id, bytes FROM merge_windows WHERE {condition} ORDER BY closes_at LIMIT ?2"
+        "SELECT id, bytes FROM merge_windows WHERE {condition} ORDER BY closes_at, id LIMIT ?2"
     );
     let row = params![now.ms(), rows::limit(limit)];
     rows::list(db, &sql, row, |row| Ok((row.get(0)?, row.get(1)?)))

@@ -42,7 +42,7 @@ pub(super) const EXPIRED: &str = "
     SELECT seq
       FROM email_tasks
      WHERE holder IS NOT NULL AND due_at <= ?1
-     ORDER BY due_at
+     ORDER BY due_at, seq
      LIMIT ?2
 ";
 

@@ -26,7 +26,7 @@ const EXPIRED: &str = "
     SELECT seq
       FROM records
      WHERE state = 'READING' AND lease_until <= ?1
-     ORDER BY lease_until
+     ORDER BY lease_until, seq
      LIMIT ?2
 ";
 
