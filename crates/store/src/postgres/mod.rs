@@ -1,14 +1,14 @@
 //! The backend for several couriers: PostgreSQL.
 //!
-//! The statements of the store are in [`crate::sql`]. This folder has what only PostgreSQL needs:
+//! The statements of the store are in `crate::sql`. This folder has what only PostgreSQL needs:
 //!
-//! * [`connect`]: sessions, TLS and errors
-//! * [`dialect`]: statements and texts in the form of PostgreSQL
-//! * [`driver`]: statements and rows
-//! * [`batches`]: transactions of the writer thread, and commits with an unknown result
-//! * [`blobs`]: attachments and large objects
-//! * [`migrate`]: the schema
-//! * [`hints`]: what other couriers have committed
+//! * `connect`: sessions, TLS and errors
+//! * `dialect`: statements and texts in the form of PostgreSQL
+//! * `driver`: statements and rows
+//! * `batches`: transactions of the writer thread, and commits with an unknown result
+//! * `blobs`: attachments and large objects
+//! * `migrate`: the schema
+//! * `hints`: what other couriers have committed
 //!
 //! Every transaction of a writer holds one lock from its start, so that couriers write one after
 //! the other, as the commands of one courier do. So numbers follow commits, and decisions read
