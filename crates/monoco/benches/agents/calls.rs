@@ -33,7 +33,7 @@ const PAIRS: [Pair; 3] = [
         name: "list 20 Mails",
         tool: "list_mails",
         arguments: r#"{"limit":20}"#,
-        plain: ("GET", "/api/v1/messages?limit=20&order=desc", ""),
+        plain: ("GET", "/api/v1/messages?limit=20&order=newest", ""),
     },
     Pair {
         name: "read a Mail",
@@ -74,7 +74,7 @@ pub fn measure(args: &Args) -> Result<String> {
     for pair in PAIRS {
         let (mut tools, mut plains) = (Vec::new(), Vec::new());
         for round in 0..rounds {
-            let mut rate = |request: &Request| -> Result<f64> {
+            let rate = |request: &Request| -> Result<f64> {
                 call_rate(args, &courier, &token, request, round)
             };
             tools.push(rate(&Request::tool(&pair, &mail))?);

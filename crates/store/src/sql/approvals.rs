@@ -209,6 +209,22 @@ fn append_event(tx: &mut Tx<'_>, stored: &StoredApproval, now: Timestamp) -> Sto
     events::append(tx, EventKind::Approval, subject, &detail, now)
 }
 
+/// The event of a message that a rule has refused. The message itself is not stored.
+pub(super) fn append_refusal(
+    tx: &mut Tx<'_>,
+    request: &SendRequest,
+    refused: &StoreError,
+    now: Timestamp,
+) -> StoreResult<()> {
+    let StoreError::Refused { rule, why } = refused else { return Ok(()) };
+    let owner = Some(contacts::party_id(tx, request.msg.author())?);
+    let detail = json!({
+        "state": "REFUSED", "origin": request.origin, "rule": rule, "why": why,
+    });
+    let subject = EventSubject { object: None, record: None, owner };
+    events::append(tx, EventKind::Approval, subject, &detail, now)
+}
+
 /// Writes a new state, if the row still has the revision of `stored`.
 fn update(
     tx: &mut Tx<'_>,
