@@ -16,6 +16,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row, params};
 use tokio::sync::Semaphore;
 
 use super::{MAX_RANKED, SearchBatch, SearchIndex, SearchProgress, SearchRange, UNKNOWN_TUNNEL};
+use crate::sql::disk_error;
 use crate::sql::rows::limit;
 use crate::sqlite::db_error;
 use crate::{StoreError, StoreResult};
@@ -85,13 +86,14 @@ struct SharedIndex {
 }
 
 impl FtsIndex {
-    /// Opens the index in the directory of a store. A missing index, a damaged one and one of
+    /// Opens the index in the directory of a store, which is created. A missing index, a damaged one and one of
     /// another version are created empty.
     ///
     /// # Errors
     ///
     /// When the files cannot be opened or written.
     pub fn open(dir: &Path) -> StoreResult<Self> {
+        std::fs::create_dir_all(dir).map_err(disk_error)?;
         let path = dir.join(DATABASE);
         let writer = match open_writer(&path) {
             Err(error @ StoreError::Damaged { .. }) => {

@@ -8,10 +8,11 @@ use monoco_core::did::TunnelId;
 use monoco_core::duty::{Duty, DutyProof, DutyStep, RegisteredCourier, plan_duties};
 use monoco_core::time::Timestamp;
 
-use super::SqlStore;
 use super::db::{Db, Row, RowResult, params};
 use super::rows::{self, parsed};
 use super::writer::Tx;
+use super::{ReaderSource, SqlStore};
+use crate::postgres::ServerFacts;
 use crate::{DutyStore, StoreError, StoreResult};
 
 const REGISTER: &str = "
@@ -137,11 +138,23 @@ fn renew(
 #[async_trait]
 impl DutyStore for SqlStore {
     fn is_shared(&self) -> bool {
-        false
+        matches!(self.readers.source, ReaderSource::Postgres(_))
     }
 
     async fn server_time(&self) -> StoreResult<Option<Timestamp>> {
-        Ok(None)
+        if !self.is_shared() {
+            return Ok(None);
+        }
+        let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+        let ms = self.read(move |db| rows::one(db, sql, [], |row| row.get(0))).await?;
+        Ok(Some(Timestamp::from_ms(ms)))
+    }
+
+    async fn server_facts(&self) -> StoreResult<Option<ServerFacts>> {
+        if !self.is_shared() {
+            return Ok(None);
+        }
+        self.read(ServerFacts::read).await.map(Some)
     }
 
     async fn register_courier(
