@@ -2,7 +2,7 @@
 
 export const en = {
   // Frame
-  views: 'Views', view_inbox: 'Inbox', view_mail: 'Mail', view_conversations: 'Conversations', view_approvals: 'Approvals',
+  views: 'Views', view_inbox: 'Inbox', view_mail: 'Mail', view_search: 'Search', view_conversations: 'Conversations', view_approvals: 'Approvals',
   view_dead: 'Dead letters', view_pipeline: 'Pipeline', view_trace: 'Trace', view_health: 'Health', view_agents: 'Agents',
   skip: 'Skip to content', connecting: 'Connecting …', live: 'Live', not_live: 'Reconnecting …', theme_light: 'Light theme', theme_dark: 'Dark theme',
   keys: 'Keys', close: 'Close', cancel: 'Cancel', back: 'Back', loading: 'Loading …', try_again: 'Try again',
@@ -27,6 +27,14 @@ export const en = {
   no_tunnel: 'No tunnel yet', no_tunnel_hint: 'A tunnel connects the courier with one network. Add one:',
   no_requests: 'No requests', no_requests_hint: 'Messages of unknown senders wait here when the tunnel has `strangers: hold`.',
   mark_read: 'Mark as read', marked_read: 'Marked as read',
+
+  // Search
+  search_hint: 'Words, "phrases", begin*, from:, in:, tunnel:', search_empty: 'Search in all messages', search_empty_hint: 'Received and sent messages that have all the words and meet all filters. For example:',
+  search_by_since: 'Time', search_any_since: 'Any time', search_since: 'Last {time}', search_by_has: 'Content', search_any_has: 'Any content',
+  search_has_attachment: 'With an attachment', search_has_image: 'With an image', search_has_link: 'With a link',
+  search_by_status: 'Status', search_any_status: 'Any status', search_by_order: 'Order', search_any_order: 'Newest first', search_order_oldest: 'Oldest first', search_order_relevance: 'Best first',
+  search_nothing: 'No message has all these words. A word finds only whole words; `depl*` finds words that start with it.', search_continue: 'Nothing among the messages that were examined. Older ones follow on the next page.',
+  search_incomplete: 'The search index is being built; some messages are not found yet.',
 
   // Mail
   claim: 'Claim', claimed: 'Claimed', done: 'Done', completed: 'Done', fail: 'Return', failed: 'Returned; it can be claimed again',

@@ -2,7 +2,7 @@
 
 /** @type {Record<keyof typeof import('./en.js').en, string>} */
 export const zh = {
-  views: '视图', view_inbox: '收件箱', view_mail: 'Mail', view_conversations: '会话', view_approvals: '审批',
+  views: '视图', view_inbox: '收件箱', view_mail: 'Mail', view_search: '搜索', view_conversations: '会话', view_approvals: '审批',
   view_dead: '死信', view_pipeline: '流水线', view_trace: '追踪', view_health: '健康', view_agents: '代理',
   skip: '跳到内容', connecting: '正在连接…', live: '实时', not_live: '正在重连…', theme_light: '浅色主题', theme_dark: '深色主题',
   keys: '按键', close: '关闭', cancel: '取消', back: '返回', loading: '加载中…', try_again: '重试',
@@ -25,6 +25,13 @@ export const zh = {
   no_tunnel: '还没有隧道', no_tunnel_hint: '隧道把 courier 连接到一个网络。添加一个：',
   no_requests: '没有请求', no_requests_hint: '当隧道设置 `strangers: hold` 时，未知发送者的消息在此等待。',
   mark_read: '标为已读', marked_read: '已标为已读',
+
+  search_hint: '词语、"短语"、begin*、from:、in:、tunnel:', search_empty: '在所有消息中搜索', search_empty_hint: '查找包含所有词语并符合所有条件的收发消息。例如：',
+  search_by_since: '时间', search_any_since: '任何时间', search_since: '最近 {time}', search_by_has: '内容', search_any_has: '任何内容',
+  search_has_attachment: '有附件', search_has_image: '有图片', search_has_link: '有链接',
+  search_by_status: '状态', search_any_status: '任何状态', search_by_order: '排序', search_any_order: '最新在前', search_order_oldest: '最早在前', search_order_relevance: '最相关在前',
+  search_nothing: '没有消息包含所有这些词语。单词只匹配整词；`depl*` 匹配以它开头的词。', search_continue: '已检查的消息中没有结果，更早的消息在下一页。',
+  search_incomplete: '正在建立搜索索引，有些消息暂时找不到。',
 
   claim: '领取', claimed: '已领取', done: '完成', completed: '已完成', fail: '退回', failed: '已退回，可再次领取',
   failed_on_page: '在网页上退回', explain: '解释', renew: '续期', renewed: '已续期', claims: '领取记录',

@@ -54,6 +54,7 @@ const FILES: &[(&str, &[u8])] = files![
     "views/inbox.js",
     "views/mail.js",
     "views/pipeline.js",
+    "views/search.js",
     "views/trace.js",
 ];
 
