@@ -74,7 +74,7 @@ function SearchForm({ query }) {
   const submit = (event) => {
     event.preventDefault();
     const data = new FormData(/** @type {HTMLFormElement} */ (event.target));
-    setFilters({ q: String(data.get('q')), cursor: '', focus: '' });
+    setFilters({ q: String(data.get('q')), cursor: '' });
   };
   return html`<form class="filters" role="search" onSubmit=${submit}>
     <label class="grow"><span class="hidden">${t('search')}</span>

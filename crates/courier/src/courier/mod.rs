@@ -35,3 +35,4 @@ pub mod sweeper;
 mod test_hub;
 pub mod tunnel_supervisor;
 pub mod tunnels;
+mod unrouted;
