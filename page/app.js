@@ -13,6 +13,7 @@ import { Failure, Loading, Notices } from './ui.js';
 const VIEWS = {
   inbox: () => import('./views/inbox.js'),
   mail: () => import('./views/mail.js'),
+  search: () => import('./views/search.js'),
   conversations: () => import('./views/conversations.js'),
   approvals: () => import('./views/approvals.js'),
   dead: () => import('./views/dead.js'),
@@ -23,7 +24,7 @@ const VIEWS = {
 };
 
 /** Views in the navigation; a Mail is opened from a list. */
-const NAVIGATION = /** @type {const} */ (['inbox', 'conversations', 'approvals', 'dead', 'pipeline', 'trace', 'health', 'agents']);
+const NAVIGATION = /** @type {const} */ (['inbox', 'search', 'conversations', 'approvals', 'dead', 'pipeline', 'trace', 'health', 'agents']);
 
 /** Events after which the numbers in the navigation may have changed. */
 const COUNTED = new Set(['approval', 'dead', 'uncertain', 'completed', 'marked', 'verdict', 'claimed', 'lease_ended', 'email_task', 'moved']);
@@ -126,7 +127,7 @@ function Frame({ live }) {
     '/': () => {
       const search = document.getElementById('search');
       if (search) search.focus();
-      else go(link('inbox', '', { focus: 'search' }));
+      else go(link('search'));
     },
   });
   return html`<div class="frame">

@@ -13,11 +13,17 @@ const MAX_TEXT = 20_000;
 const UNSAFE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
 /**
- * A text of a stranger in one line, without control and direction characters.
+ * A text of a stranger without control and direction characters; it keeps its length.
+ * @param {string} text
+ */
+export const safeText = (text) => text.replace(UNSAFE, '\ufffd');
+
+/**
+ * A text of a stranger in one line.
  * @param {{children?: any, class?: string, title?: string}} props
  */
 export function Foreign({ children, class: name, title }) {
-  const text = String(children ?? '').slice(0, 1000).replace(UNSAFE, '\ufffd');
+  const text = safeText(String(children ?? '').slice(0, 1000));
   return html`<bdi class=${name} title=${title}>${text}</bdi>`;
 }
 
@@ -28,7 +34,7 @@ export function Foreign({ children, class: name, title }) {
 export function ForeignText({ text }) {
   const [shown, setShown] = useState(MAX_TEXT);
   const rest = text.length - shown;
-  return html`<div class="text" dir="auto">${text.slice(0, shown).replace(UNSAFE, '\ufffd')}
+  return html`<div class="text" dir="auto">${safeText(text.slice(0, shown))}
     ${rest > 0 && html`<p><button onClick=${() => setShown(shown + 10 * MAX_TEXT)}>${t('show_more', { n: rest })}</button></p>`}
   </div>`;
 }

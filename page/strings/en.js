@@ -2,7 +2,7 @@
 
 export const en = {
   // Frame
-  views: 'Views', view_inbox: 'Inbox', view_mail: 'Mail', view_conversations: 'Conversations', view_approvals: 'Approvals',
+  views: 'Views', view_inbox: 'Inbox', view_mail: 'Mail', view_search: 'Search', view_conversations: 'Conversations', view_approvals: 'Approvals',
   view_dead: 'Dead letters', view_pipeline: 'Pipeline', view_trace: 'Trace', view_health: 'Health', view_agents: 'Agents',
   skip: 'Skip to content', connecting: 'Connecting …', live: 'Live', not_live: 'Reconnecting …', theme_light: 'Light theme', theme_dark: 'Dark theme',
   keys: 'Keys', close: 'Close', cancel: 'Cancel', back: 'Back', loading: 'Loading …', try_again: 'Try again',
@@ -20,13 +20,22 @@ export const en = {
   and_more: 'And {n} more.', actions: 'Actions', status: 'Status', filter_status: 'Status',
 
   // Inbox
-  requests: 'Requests', provider: 'Provider', all_providers: 'All providers', workspace: 'Workspace', workspace_shared: 'shared workspace',
+  requests: 'Requests', unrouted: 'Unrouted', unrouted_hint: 'No workspace has claimed or pulled these Mails. Open one to make a rule from it.',
+  no_unrouted: 'Every Mail has a workspace', no_unrouted_hint: 'Mails that no workspace has claimed or pulled appear here.', provider: 'Provider', all_providers: 'All providers', workspace: 'Workspace', workspace_shared: 'shared workspace',
   untrusted: 'untrusted', untrusted_hint: 'The sender is not verified. Do not follow instructions in this text.', known: 'known sender',
   save_view: 'Save this view', view_saved: 'View saved: {name}', forget_view: 'Remove the view {name}',
   inbox_empty: 'No Mails yet', inbox_empty_hint: 'Messages appear here as soon as a tunnel receives one. To try it without an account, start the simulated networks:',
   no_tunnel: 'No tunnel yet', no_tunnel_hint: 'A tunnel connects the courier with one network. Add one:',
   no_requests: 'No requests', no_requests_hint: 'Messages of unknown senders wait here when the tunnel has `strangers: hold`.',
   mark_read: 'Mark as read', marked_read: 'Marked as read',
+
+  // Search
+  search_hint: 'Words, "phrases", begin*, from:, in:, tunnel:', search_empty: 'Search in all messages', search_empty_hint: 'Received and sent messages that have all the words and meet all filters. For example:',
+  search_by_since: 'Time', search_any_since: 'Any time', search_since: 'Last {time}', search_by_has: 'Content', search_any_has: 'Any content',
+  search_has_attachment: 'With an attachment', search_has_image: 'With an image', search_has_link: 'With a link',
+  search_by_status: 'Status', search_any_status: 'Any status', search_by_order: 'Order', search_any_order: 'Newest first', search_order_oldest: 'Oldest first', search_order_relevance: 'Best first',
+  search_nothing: 'No message has all these words. A word finds only whole words; `depl*` finds words that start with it.', search_continue: 'Nothing among the messages that were examined. Older ones follow on the next page.',
+  search_incomplete: 'The search index is being built; some messages are not found yet.',
 
   // Mail
   claim: 'Claim', claimed: 'Claimed', done: 'Done', completed: 'Done', fail: 'Return', failed: 'Returned; it can be claimed again',
@@ -35,6 +44,12 @@ export const en = {
   reply: 'Reply', reply_to: 'Reply to', replies: 'Replies', reply_queued: 'Reply queued', send: 'Send', send_key: 'Ctrl + Enter',
   no_reply_target: 'This Mail has no address to answer to.', attachments: 'Attachments', details: 'Details', id: 'Id', message: 'Message', file: 'File',
   deliveries: 'Deliveries', no_mail: 'No such Mail', no_mail_hint: 'It may have been purged by retention. The trace shows what is left of it.',
+
+  // Rules
+  make_rule: 'Make a rule', rule_from: 'From {name}', rule_domain: 'Domain {name}', rule_chat: 'This chat', rule_tunnel: 'Tunnel {name}', rule_then: 'Then run:', copy: 'Copy', copied: 'Copied',
+  not_copied: 'The browser does not allow it; select the lines instead', rule_where_mail: 'Add these lines to .monoco/mailbox/config.yaml of the workspace that is to have such Mails:',
+  rule_where_approval: 'Add these lines to the config of the courier, before rules that hold such messages. The replay shows what would change:',
+  rule_send_to: 'Send to these', rule_send_some: 'Send to these, 20 per hour', rule_refuse: 'Refuse this agent',
 
   // Conversations
   owner: 'Owner', no_conversations: 'No conversations yet', no_conversations_hint: 'A conversation appears with its first message. To try it, start the simulated networks:',
@@ -52,6 +67,8 @@ export const en = {
   retry: 'Retry', drop: 'Drop', retried: '{n} retried', dropped: '{n} dropped', retry_all: 'Retry {n}', drop_all: 'Drop {n}', attempts: 'Attempts: {n}',
   no_dead: 'No dead letters', no_dead_hint: 'What fails for good appears here, grouped by cause.', no_cause: 'No cause given',
   uncertain_hint: 'These messages may have arrived. A retry can deliver them a second time; check with the recipient first.',
+  retry_matching: 'Retry all of these', drop_matching: 'Drop all of these', all_tunnels: 'All tunnels', dead_count: 'The courier counts {n} dead letters that match:',
+  dead_failed: '{n} changed, {failed} could not be changed: {why}',
   evidence: 'Known:', first_try: 'first attempt', more_causes: '{n} more causes; choose a kind to see them.',
 
   // Pipeline
@@ -72,12 +89,16 @@ export const en = {
   tile_received: 'received', tile_sent: 'sent', tile_pending: 'wait to be sent', tile_oldest_mail: 'oldest unclaimed Mail', tile_oldest_delivery: 'oldest waiting delivery',
   clock_drift: 'The clock of the machine differs from the clock of the courier by {time}.',
   figures: 'Figures', span: 'Span', per_minute: 'Per minute', per_tunnel: 'Received and sent per tunnel', per_worker: 'Letters per worker', as_table: 'As a table', minute: 'Minute',
+  waiting_per_tunnel: 'Oldest waiting delivery per tunnel, in seconds', waiting_per_worker: 'Oldest waiting letter per worker, in seconds',
+  couriers: 'Couriers', duties: 'Duties', last_seen: 'Last seen', starts: 'Starts', this_courier: 'answers this page', courier_live: 'running', courier_gone: 'not seen', duties_vacant: 'No courier holds: {names}',
   halt: 'Halt all deliveries', halted: 'Deliveries are halted', halt_hint: 'No attempt starts until you resume. Attempts in progress cannot be recalled.',
   halt_done: 'Halted; {n} attempts in progress cannot be recalled', halt_resumed: 'Resumed; {n} deliveries wait',
 
   // Agents
   no_agents: 'No agents yet', no_agents_hint: 'An agent gets a token of its own, with scopes:', scopes: 'Scopes', last_used: 'Last call', never: 'never',
-  revoke: 'Revoke', revoked: 'Revoked', revoke_hint: 'The token is rejected at once, and its open streams end.', created: 'Created', name: 'Name', activity: 'Activity',
+  revoke: 'Revoke', revoked: 'Revoked', revoke_hint: 'The token is rejected at once, and its open streams end.', created: 'Created', name: 'Name',
+  activity_hint: 'Mails that the agent has read, and messages that it has posted, in the last 7 days.', no_activity: 'No activity', no_activity_hint: 'The agent has read no Mail and posted no message in the last 7 days.',
+  activity_read: 'Read a Mail of', activity_send: 'Sent to', activity_hold: 'Held for approval, to', activity_cut: 'The newest {n} are shown.', by_rule: 'rule: {rule}',
 
   // States, as on the wire
   state_NEW: 'New', state_CLAIMED: 'Claimed', state_COMPLETED: 'Done', state_DEADLETTER: 'Dead letter', state_UNREAD: 'Unread', state_READING: 'Reading', state_READED: 'Read',

@@ -2,7 +2,7 @@
 
 /** @type {Record<keyof typeof import('./en.js').en, string>} */
 export const zh = {
-  views: '视图', view_inbox: '收件箱', view_mail: 'Mail', view_conversations: '会话', view_approvals: '审批',
+  views: '视图', view_inbox: '收件箱', view_mail: 'Mail', view_search: '搜索', view_conversations: '会话', view_approvals: '审批',
   view_dead: '死信', view_pipeline: '流水线', view_trace: '追踪', view_health: '健康', view_agents: '代理',
   skip: '跳到内容', connecting: '正在连接…', live: '实时', not_live: '正在重连…', theme_light: '浅色主题', theme_dark: '深色主题',
   keys: '按键', close: '关闭', cancel: '取消', back: '返回', loading: '加载中…', try_again: '重试',
@@ -18,7 +18,8 @@ export const zh = {
   show_more: '显示更多（剩余 {n} 个字符）', range: '第 {first} 至 {last} 条，共 {all} 条', earlier: '← 较早', later: '较晚 →',
   and_more: '还有 {n} 条。', actions: '操作', status: '状态', filter_status: '状态',
 
-  requests: '请求', provider: '网络', all_providers: '所有网络', workspace: '工作区', workspace_shared: '共享工作区',
+  requests: '请求', unrouted: '未路由', unrouted_hint: '没有工作区领取或拉取这些 Mail。打开其中一个即可生成规则。',
+  no_unrouted: '每个 Mail 都有工作区', no_unrouted_hint: '没有工作区领取或拉取的 Mail 显示在这里。', provider: '网络', all_providers: '所有网络', workspace: '工作区', workspace_shared: '共享工作区',
   untrusted: '不可信', untrusted_hint: '发送者未经验证。不要执行此文本中的指令。', known: '已知发送者',
   save_view: '保存此视图', view_saved: '已保存视图：{name}', forget_view: '移除视图 {name}',
   inbox_empty: '还没有 Mail', inbox_empty_hint: '隧道收到消息后会立即显示在这里。无需账号即可试用，启动模拟网络：',
@@ -26,12 +27,24 @@ export const zh = {
   no_requests: '没有请求', no_requests_hint: '当隧道设置 `strangers: hold` 时，未知发送者的消息在此等待。',
   mark_read: '标为已读', marked_read: '已标为已读',
 
+  search_hint: '词语、"短语"、begin*、from:、in:、tunnel:', search_empty: '在所有消息中搜索', search_empty_hint: '查找包含所有词语并符合所有条件的收发消息。例如：',
+  search_by_since: '时间', search_any_since: '任何时间', search_since: '最近 {time}', search_by_has: '内容', search_any_has: '任何内容',
+  search_has_attachment: '有附件', search_has_image: '有图片', search_has_link: '有链接',
+  search_by_status: '状态', search_any_status: '任何状态', search_by_order: '排序', search_any_order: '最新在前', search_order_oldest: '最早在前', search_order_relevance: '最相关在前',
+  search_nothing: '没有消息包含所有这些词语。单词只匹配整词；`depl*` 匹配以它开头的词。', search_continue: '已检查的消息中没有结果，更早的消息在下一页。',
+  search_incomplete: '正在建立搜索索引，有些消息暂时找不到。',
+
   claim: '领取', claimed: '已领取', done: '完成', completed: '已完成', fail: '退回', failed: '已退回，可再次领取',
   failed_on_page: '在网页上退回', explain: '解释', renew: '续期', renewed: '已续期', claims: '领取记录',
   lease_left: '剩余 {time}', lease_over: '已过期', next_retry: '可再次领取于', format: '格式', as_text: '文本', as_formatted: '排版',
   reply: '回复', reply_to: '回复给', replies: '回复', reply_queued: '回复已排队', send: '发送', send_key: 'Ctrl + Enter',
   no_reply_target: '此 Mail 没有回复地址。', attachments: '附件', details: '详情', id: '编号', message: '消息', file: '文件',
   deliveries: '投递', no_mail: '没有此 Mail', no_mail_hint: '它可能已过保留期。追踪会显示剩余的信息。',
+
+  make_rule: '生成规则', rule_from: '来自 {name}', rule_domain: '域名 {name}', rule_chat: '此聊天', rule_tunnel: '隧道 {name}', rule_then: '然后运行：', copy: '复制', copied: '已复制',
+  not_copied: '浏览器不允许复制，请手动选择这些行', rule_where_mail: '将这些行加入应获得此类 Mail 的工作区的 .monoco/mailbox/config.yaml：',
+  rule_where_approval: '将这些行加入 courier 的配置，放在会拦住此类消息的规则之前。重放会显示将有哪些变化：',
+  rule_send_to: '直接发送给这些收件人', rule_send_some: '直接发送，每小时 20 条', rule_refuse: '拒绝此代理',
 
   owner: '所有者', no_conversations: '还没有会话', no_conversations_hint: '收到第一条消息后会话会出现。试用请启动模拟网络：',
   erased: '文本已被擦除。',
@@ -46,6 +59,8 @@ export const zh = {
   retry: '重试', drop: '放弃', retried: '已重试 {n} 条', dropped: '已放弃 {n} 条', retry_all: '重试 {n} 条', drop_all: '放弃 {n} 条', attempts: '{n} 次尝试',
   no_dead: '没有死信', no_dead_hint: '最终失败的内容按原因分组显示在这里。', no_cause: '没有给出原因',
   uncertain_hint: '这些消息可能已送达。重试可能会再次投递；请先与收件人确认。',
+  retry_matching: '全部重试', drop_matching: '全部放弃', all_tunnels: '所有隧道', dead_count: 'courier 统计到 {n} 条符合条件的死信：',
+  dead_failed: '已更改 {n} 条，{failed} 条无法更改：{why}',
   evidence: '已知：', first_try: '首次尝试', more_causes: '还有 {n} 个原因；选择类型查看。',
 
   inbound: '入站', outbound: '出站', letters: '信件', no_letters: '没有此状态的信件', no_letters_hint: '经过流水线的信件显示在这里。',
@@ -63,11 +78,15 @@ export const zh = {
   tile_received: '已接收', tile_sent: '已发送', tile_pending: '等待发送', tile_oldest_mail: '最早未领取的 Mail', tile_oldest_delivery: '最早等待的投递',
   clock_drift: '机器时钟与 courier 时钟相差 {time}。',
   figures: '数据', span: '时段', per_minute: '每分钟', per_tunnel: '每个隧道的收发', per_worker: '每个 worker 的信件', as_table: '表格', minute: '分钟',
+  waiting_per_tunnel: '每个隧道最早等待的投递（秒）', waiting_per_worker: '每个 worker 最早等待的信件（秒）',
+  couriers: 'Courier', duties: '职责', last_seen: '最近出现', starts: '启动次数', this_courier: '响应此页面', courier_live: '运行中', courier_gone: '未出现', duties_vacant: '没有 courier 负责：{names}',
   halt: '停止所有投递', halted: '投递已停止', halt_hint: '恢复之前不会开始任何尝试。进行中的尝试无法撤回。',
   halt_done: '已停止；{n} 个进行中的尝试无法撤回', halt_resumed: '已恢复；{n} 个投递等待',
 
   no_agents: '还没有代理', no_agents_hint: '代理获得自己的令牌和权限：', scopes: '权限', last_used: '最近调用', never: '从未',
-  revoke: '撤销', revoked: '已撤销', revoke_hint: '令牌立即失效，其打开的流会结束。', created: '创建', name: '名称', activity: '活动',
+  revoke: '撤销', revoked: '已撤销', revoke_hint: '令牌立即失效，其打开的流会结束。', created: '创建', name: '名称',
+  activity_hint: '该代理最近 7 天读过的 Mail 和提交的消息。', no_activity: '没有活动', no_activity_hint: '该代理最近 7 天没有读过 Mail，也没有提交消息。',
+  activity_read: '读了 Mail，来自', activity_send: '发送给', activity_hold: '等待审批，发给', activity_cut: '只显示最新的 {n} 条。', by_rule: '规则：{rule}',
 
   state_NEW: '新', state_CLAIMED: '已领取', state_COMPLETED: '完成', state_DEADLETTER: '死信', state_UNREAD: '未读', state_READING: '阅读中', state_READED: '已读',
   state_WAIT: '等待', state_SENDING: '发送中', state_SENT: '已发送', state_FAILED: '失败，将重试', state_DEAD: '死信', state_UNCERTAIN: '不确定', state_HELD: '已拦住',

@@ -6,6 +6,7 @@ import { t, wireText } from '../language.js';
 import { go, link, setFilters } from '../route.js';
 import { useEvents } from '../stream.js';
 import { useKeys } from '../keys.js';
+import { approvalRules, RuleDialog } from '../rules.js';
 import { act, Choice, Did, Empty, Failure, Foreign, ForeignText, Loading, notify, Pages, Pending, State, Time, useCursor, useLoad } from '../ui.js';
 
 const PAGE_SIZE = 50;
@@ -78,6 +79,7 @@ function ApprovalDetail({ id }) {
   const { value, error, reload } = useLoad(() => get(apiPath(['approvals', id])), [id]);
   const [edited, setEdited] = useState(/** @type {string | null} */ (null));
   const [reason, setReason] = useState('');
+  const [isRuleShown, showRule] = useState(false);
   useEvents((events) => value && events.some((event) => event.msg_id === value.msg_id) && reload());
   const back = () => go(link('approvals'));
   const isPending = value?.state === 'PENDING';
@@ -110,5 +112,7 @@ function ApprovalDetail({ id }) {
       <button onClick=${() => answer(value, 'reject', reason ? { reason } : {}, t('rejected')).then(reload)}>${t('reject')}</button>
       <a class="button" href=${link('trace', value.msg_id)}>${t('view_trace')}</a>
     </div>`}
+    <p><button onClick=${() => showRule(true)}>${t('make_rule')}</button></p>
+    ${isRuleShown && html`<${RuleDialog} rules=${approvalRules(value)} where=${t('rule_where_approval')} command=${'monoco approve replay --since 7d\nmonoco courier reload'} onClose=${() => showRule(false)} />`}
   </article>`;
 }

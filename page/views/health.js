@@ -5,10 +5,13 @@ import { apiPath, courierNow, get, post, put, remove } from '../api.js';
 import { duration, number, shortTime, t, wireText } from '../language.js';
 import { link, setFilters } from '../route.js';
 import { useEvents } from '../stream.js';
-import { act, Choice, Confirm, Empty, Failure, Foreign, notify, Pending, State, Time, useLoad } from '../ui.js';
+import { act, Choice, Confirm, Empty, Failure, Foreign, Id, notify, Pending, State, Time, useLoad } from '../ui.js';
 
 /** Shortest time between two reads while events arrive. */
 const REFRESH_MS = 3000;
+
+/** The same for figures, which the courier counts some seconds later. */
+const FIGURES_REFRESH_MS = 8000;
 
 /** Spans that can be chosen, in minutes. */
 const SPANS = { '60': '1 h', '360': '6 h', '1440': '24 h', '10080': '7 d' };
@@ -18,7 +21,28 @@ const PLOT_HEIGHT = 200;
 /** Rows of the table beside a plot: the newest. */
 const TABLE_ROWS = 12;
 
+/** Most lines of one plot. */
+const MAX_SERIES = 6;
+
 const SERIES = /** @type {const} */ (['received', 'merged', 'claimed', 'sent', 'failed']);
+
+/**
+ * Reloads some time after an event, at most once in this time. Without events no timer runs.
+ * @param {() => unknown} reload
+ * @param {number} delay
+ */
+function useReloadAfterEvents(reload, delay) {
+  const [isDue, setDue] = useState(false);
+  useEvents(() => setDue(true));
+  useEffect(() => {
+    if (!isDue) return undefined;
+    const timer = setTimeout(() => {
+      setDue(false);
+      reload();
+    }, delay);
+    return () => clearTimeout(timer);
+  }, [isDue, reload]);
+}
 
 /** @param {{label: string, children?: any, tone?: string, href?: string}} props */
 const Tile = ({ label, children, tone = '', href }) => html`<div class="tile ${tone}"><p class="figure">${href ? html`<a href=${href}>${children}</a>` : children}</p><p class="quiet">${label}</p></div>`;
@@ -97,23 +121,42 @@ function everyInterval(figures) {
   return { minutes, sums };
 }
 
+/**
+ * The longest waiting time of each interval, in seconds, for each name that `nameOf` finds.
+ * @param {any} figures
+ * @param {(row: import('#api').WaitingAge) => string | null | undefined} nameOf
+ */
+function waitingSeries(figures, nameOf) {
+  const { minutes } = everyInterval(figures);
+  const start = Date.parse(figures.since);
+  /** @type {Map<string, number[]>} */
+  const series = new Map();
+  for (const row of figures.waiting) {
+    const name = nameOf(row);
+    const position = Math.floor((Date.parse(row.at) - start) / (figures.step_minutes * 60_000));
+    if (!name || position < 0 || position >= minutes.length) continue;
+    const values = series.get(name) ?? new Array(minutes.length).fill(0);
+    values[position] = Math.round(row.oldest_ms / 1000);
+    series.set(name, values);
+  }
+  return [...series].slice(0, MAX_SERIES).map(([label, values]) => ({ label, values }));
+}
+
 /** @param {{span: string}} props */
 function Figures({ span }) {
   const { value, error, reload } = useLoad(async () => {
     const since = new Date(courierNow() - Number(span) * 60_000).toISOString();
     const figures = await get(apiPath(['figures'], { since }));
     const { minutes, sums } = everyInterval(figures);
-    const tunnels = [...new Set(figures.figures.map((/** @type {any} */ row) => row.tunnel).filter(Boolean))].slice(0, 6);
-    const workers = [...new Set(figures.figures.map((/** @type {any} */ row) => row.worker).filter(Boolean))].slice(0, 6);
+    const tunnels = [...new Set(figures.figures.map((/** @type {any} */ row) => row.tunnel).filter(Boolean))].slice(0, MAX_SERIES);
+    const workers = [...new Set(figures.figures.map((/** @type {any} */ row) => row.worker).filter(Boolean))].slice(0, MAX_SERIES);
     return { minutes,
       all: SERIES.map((kind) => ({ label: wireText('event', kind), values: sums((row) => row.kind === kind && !row.worker) })),
       tunnels: tunnels.map((tunnel) => ({ label: String(tunnel), values: sums((row) => row.tunnel === tunnel && (row.kind === 'received' || row.kind === 'sent')) })),
-      workers: workers.map((worker) => ({ label: String(worker), values: sums((row) => row.worker === worker) })) };
+      workers: workers.map((worker) => ({ label: String(worker), values: sums((row) => row.worker === worker) })),
+      waitingTunnels: waitingSeries(figures, (row) => row.tunnel), waitingWorkers: waitingSeries(figures, (row) => row.worker) };
   }, [span]);
-  useEffect(() => {
-    const timer = setInterval(() => !document.hidden && reload(), 60_000);
-    return () => clearInterval(timer);
-  }, [reload]);
+  useReloadAfterEvents(reload, FIGURES_REFRESH_MS);
   return html`<section><header class="split"><h2>${t('figures')}</h2>
       <${Choice} label=${t('span')} value=${span} options=${Object.entries(SPANS)} onChange=${(/** @type {string} */ next) => setFilters({ span: next })} /></header>
     ${error && html`<${Failure} error=${error} retry=${reload} />`}
@@ -121,6 +164,8 @@ function Figures({ span }) {
       <${Plot} title=${t('per_minute')} minutes=${value.minutes} series=${value.all} />
       ${value.tunnels.length > 0 && html`<${Plot} title=${t('per_tunnel')} minutes=${value.minutes} series=${value.tunnels} />`}
       ${value.workers.length > 0 && html`<${Plot} title=${t('per_worker')} minutes=${value.minutes} series=${value.workers} />`}
+      ${value.waitingTunnels.length > 0 && html`<${Plot} title=${t('waiting_per_tunnel')} minutes=${value.minutes} series=${value.waitingTunnels} />`}
+      ${value.waitingWorkers.length > 0 && html`<${Plot} title=${t('waiting_per_worker')} minutes=${value.minutes} series=${value.waitingWorkers} />`}
     </div>`}</section>`;
 }
 
@@ -136,6 +181,19 @@ function Tunnel({ name, tunnel, done }) {
     <td>${number(tunnel.received)}</td><td>${number(tunnel.sent)}</td><td><${Time} at=${tunnel.last_message_at} /></td>
     <td class="error"><${Foreign}>${tunnel.last_error ?? ''}<//></td>
     <td><span class="actions"><button onClick=${test} aria-label=${`${t('test')} ${name}`}>${t('test')}</button> <button onClick=${pause} aria-label=${`${t(isPaused ? 'resume' : 'pause')} ${name}`}>${t(isPaused ? 'resume' : 'pause')}</button></span></td></tr>`;
+}
+
+/** The couriers that share the store, and what each of them does. @param {{cluster: import('#api').ClusterHealth}} props */
+function Cluster({ cluster }) {
+  /** @param {string} id */
+  const duties = (id) => cluster.duties.filter((duty) => duty.courier === id).map((duty) => duty.name).join(', ');
+  const vacant = cluster.duties.filter((duty) => !duty.courier).map((duty) => duty.name);
+  return html`<section><h2>${t('couriers')}</h2>
+    ${vacant.length > 0 && html`<p class="warning">${t('duties_vacant', { names: vacant.slice(0, 10).join(', ') })}</p>`}
+    <div class="scroll" tabindex="0" role="region" aria-label=${t('couriers')}><table><thead><tr><th scope="col">${t('courier')}</th><th scope="col">${t('status')}</th><th scope="col">${t('duties')}</th><th scope="col">${t('tunnels')}</th><th scope="col">${t('last_seen')}</th><th scope="col">${t('starts')}</th></tr></thead>
+      <tbody>${cluster.couriers.slice(0, 50).map((courier) => html`<tr key=${courier.id}><th scope="row"><${Id} id=${courier.id} length=${13} />${courier.id === cluster.courier && html` <span class="quiet">${t('this_courier')}</span>`}</th>
+        <td><span class="badge ${courier.live ? 'good' : 'bad'}">${t(courier.live ? 'courier_live' : 'courier_gone')}</span></td><td>${duties(courier.id) || '–'}</td><td>${courier.tunnels.join(', ') || '–'}</td><td><${Time} at=${courier.seen_at} /></td><td>${number(courier.boot)}</td></tr>`)}</tbody></table></div>
+  </section>`;
 }
 
 /** Stops all deliveries, and starts them again. */
@@ -166,16 +224,7 @@ function Halt() {
 export default function HealthView({ route }) {
   const span = route.query.get('span') ?? '60';
   const { value, error, reload } = useLoad(/** @returns {Promise<import('#api').HealthView>} */ () => get('/health'), []);
-  const [isDue, setDue] = useState(false);
-  useEvents(() => setDue(true));
-  useEffect(() => {
-    if (!isDue) return undefined;
-    const timer = setTimeout(() => {
-      setDue(false);
-      reload();
-    }, REFRESH_MS);
-    return () => clearTimeout(timer);
-  }, [isDue, reload]);
+  useReloadAfterEvents(reload, REFRESH_MS);
   if (!value) return html`<${Pending} title=${t('view_health')} error=${error} retry=${reload} />`;
   const tunnels = Object.entries(value.adapters).slice(0, 100);
   /** @param {number | null} [ms] */
@@ -196,6 +245,7 @@ export default function HealthView({ route }) {
         : html`<div class="scroll" tabindex="0" role="region" aria-label=${t('tunnels')}><table><thead><tr><th scope="col">${t('tunnel')}</th><th scope="col">${t('status')}</th><th scope="col">${t('event_received')}</th><th scope="col">${t('event_sent')}</th><th scope="col">${t('last_message')}</th><th scope="col">${t('last_error')}</th><th scope="col">${t('actions')}</th></tr></thead>
           <tbody>${tunnels.map(([name, tunnel]) => html`<${Tunnel} key=${name} name=${name} tunnel=${tunnel} done=${reload} />`)}</tbody></table></div>`}
     </section>
+    ${value.cluster && html`<${Cluster} cluster=${value.cluster} />`}
     <${Figures} key=${span} span=${span} />
     <${Halt} />
     <section><h2>${t('courier')}</h2><dl class="details">

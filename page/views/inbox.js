@@ -1,6 +1,6 @@
 // Inbox: Mails with sender, trust, preview and claim; filters in the address; saved views.
 
-import { html, useEffect, useRef, useState } from '../html.js';
+import { html, useEffect, useState } from '../html.js';
 import { apiPath, get, post } from '../api.js';
 import { t } from '../language.js';
 import { go, link, setFilters } from '../route.js';
@@ -31,6 +31,7 @@ const names = (people) => people.map((person) => person.name || person.id).join(
 const loadMails = (query) => get(apiPath(['messages'], {
   workspace: query.get('workspace') || 'shared', status: query.get('status'), provider: query.get('provider'),
   since: query.get('since'), q: query.get('q'), cursor: query.get('cursor'), limit: PAGE_SIZE,
+  unrouted: query.get('view') === 'unrouted' ? 'true' : '',
 }));
 
 /** Messages of strangers that wait in REQUEST_BOX of any owner. */
@@ -44,6 +45,9 @@ async function loadRequests() {
   const records = pages.flat().slice(0, PAGE_SIZE);
   return Promise.all(records.map(async (record) => ({ record, msg: await get(apiPath(['objects', record.msg_id])).catch(() => null) })));
 }
+
+/** Lists beside those by status: Mails that no workspace has, and messages of strangers. */
+const VIEWS = ['unrouted', 'requests'];
 
 /** Names of filters that belong to a saved view. */
 const SAVED_FILTERS = ['status', 'provider', 'since', 'workspace', 'q', 'view'];
@@ -88,25 +92,22 @@ function SavedViews({ query }) {
 
 /** @param {{query: URLSearchParams}} props */
 function Filters({ query }) {
-  const search = useRef(/** @type {HTMLInputElement | null} */ (null));
-  useEffect(() => {
-    if (query.get('focus') === 'search') search.current?.focus();
-  }, []);
   /** @param {Event} event */
   const submit = (event) => {
     event.preventDefault();
     const data = new FormData(/** @type {HTMLFormElement} */ (event.target));
-    setFilters({ q: String(data.get('q')), workspace: String(data.get('workspace')), provider: String(data.get('provider')), cursor: '', focus: '' });
+    setFilters({ q: String(data.get('q')), workspace: String(data.get('workspace')), provider: String(data.get('provider')), cursor: '', view: data.get('q') ? '' : view });
   };
-  const status = query.get('view') === 'requests' ? 'requests' : query.get('status') ?? '';
+  const view = query.get('view') ?? '';
+  const status = view || (query.get('status') ?? '');
   return html`<form class="filters" onSubmit=${submit} role="search">
     <${Choice} label=${t('filter_status')} value=${status} onChange=${(/** @type {string} */ value) =>
-      setFilters(value === 'requests' ? { view: value, status: '', cursor: '' } : { status: value, view: '', cursor: '' })}
+      setFilters(VIEWS.includes(value) ? { view: value, status: '', q: '', cursor: '' } : { status: value, view: '', cursor: '' })}
       options=${[['', t('all')], ['NEW', t('state_NEW')], ['CLAIMED', t('state_CLAIMED')], ['COMPLETED', t('state_COMPLETED')],
-        ['DEADLETTER', t('state_DEADLETTER')], ['requests', t('requests')]]} />
+        ['DEADLETTER', t('state_DEADLETTER')], ['unrouted', t('unrouted')], ['requests', t('requests')]]} />
     <div class="fields">
       <label class="grow"><span class="hidden">${t('search')}</span>
-        <input id="search" ref=${search} name="q" type="search" placeholder=${t('search')} value=${query.get('q') ?? ''} /></label>
+        <input id="search" name="q" type="search" placeholder=${t('search')} value=${query.get('q') ?? ''} /></label>
       <label><span class="hidden">${t('provider')}</span>
         <select name="provider" onChange=${(/** @type {any} */ event) => setFilters({ provider: event.target.value, cursor: '' })}>
           <option value="">${t('all_providers')}</option>
@@ -229,7 +230,7 @@ function Mails({ query }) {
 
   if (error && !shown) return html`<${Failure} error=${error} retry=${reload} />`;
   if (!shown) return html`<${Loading} />`;
-  const isFiltered = [...query.keys()].some((name) => !['focus', 'cursor'].includes(name));
+  const isFiltered = [...query.keys()].some((name) => name !== 'cursor');
   return html`<${Failure} error=${error} retry=${reload} />
     <div class="bar">
       ${fresh.length > 0 && html`<button class="fresh" onClick=${reload}>${t('new_rows', { n: fresh.length })}</button>`}
@@ -240,8 +241,9 @@ function Mails({ query }) {
         <button onClick=${() => setSelected([])}>${t('cancel')}</button>
       </div>`}
     </div>
+    ${query.get('view') === 'unrouted' && rows.length > 0 && html`<p class="quiet">${t('unrouted_hint')}</p>`}
     ${rows.length === 0
-      ? html`<${NoMails} isFiltered=${isFiltered} />`
+      ? html`<${NoMails} isFiltered=${isFiltered} isUnrouted=${query.get('view') === 'unrouted'} hasMore=${Boolean(shown.next_cursor)} />`
       : html`<ul class="rows mails" ref=${list} aria-label=${t('view_inbox')}>
         ${rows.map((mail) => html`<${Row} key=${mail.id} mail=${mail} current=${mail.id === current}
           selected=${selected.includes(mail.id)} onFocus=${() => setCurrent(mail.id)} onSelect=${() => toggle(mail)} open=${() => open(mail)} />`)}
@@ -249,9 +251,10 @@ function Mails({ query }) {
     <${Pages} cursor=${cursor} next=${shown.next_cursor} onMove=${(/** @type {string} */ next) => setFilters({ cursor: next })} />`;
 }
 
-/** @param {{isFiltered: boolean}} props */
-function NoMails({ isFiltered }) {
+/** @param {{isFiltered: boolean, isUnrouted: boolean, hasMore: boolean}} props */
+function NoMails({ isFiltered, isUnrouted, hasMore }) {
   const { value } = useLoad(() => get(apiPath(['tunnels'])), []);
+  if (isUnrouted) return html`<${Empty} title=${t('no_unrouted')}>${t(hasMore ? 'search_continue' : 'no_unrouted_hint')}<//>`;
   if (isFiltered) return html`<${Empty} title=${t('nothing_found')}><a href=${link('inbox')}>${t('show_all')}</a><//>`;
   if (value?.tunnels.length === 0) return html`<${Empty} title=${t('no_tunnel')} command="monoco tunnel add">${t('no_tunnel_hint')}<//>`;
   return html`<${Empty} title=${t('inbox_empty')} command="monoco sim">${t('inbox_empty_hint')}<//>`;

@@ -7,6 +7,7 @@ import { go, link, setFilters } from '../route.js';
 import { useEvents } from '../stream.js';
 import { useKeys } from '../keys.js';
 import { AGENT, claimMail, failClaim, finishMail, newKey, renewClaim } from '../claims.js';
+import { mailRules, RuleDialog } from '../rules.js';
 import { act, Choice, Did, didName, Empty, Failure, Foreign, ForeignText, Id, Pending, State, Time, useLoad } from '../ui.js';
 
 /** Messages of a Mail that are shown at once; a Mail can have 10,000. */
@@ -157,6 +158,7 @@ export default function Mail({ route }) {
   const { value, error, reload } = useLoad(() => loadMail(id), [id]);
   const mail = value?.mail;
   const replies = useLoad(async () => (mail ? loadReplies(mail) : []), [mail?.msg_id]);
+  const [isRuleShown, showRule] = useState(false);
   const [focusReply, setFocusReply] = useState(query.get('reply') === '1');
   useEvents((events) => {
     if (!mail) return;
@@ -200,6 +202,7 @@ export default function Mail({ route }) {
       <button onClick=${finish} disabled=${!isOurs && !isOpen}>${t('done')} <kbd>e</kbd></button>
       <button onClick=${() => act(() => failClaim(claim, t('failed_on_page'), true), t('failed')).then(reload)} disabled=${!isOurs}>${t('fail')}</button>
       <a class="button" href=${link('trace', mail.id)}>${t('explain')}</a>
+      <button onClick=${() => showRule(true)}>${t('make_rule')}</button>
       <${Choice} label=${t('format')} value=${format} onChange=${(/** @type {string} */ as) => setFilters({ as: as === 'text' ? '' : as })}
         options=${[['text', t('as_text')], ['formatted', t('as_formatted')]]} />
     </div>
@@ -220,5 +223,6 @@ export default function Mail({ route }) {
       <dt>${t('deliveries')}</dt><dd>${value.trace?.records?.map((/** @type {any} */ record) => html`<div key=${record.record_id}>${record.box} <${Did} did=${record.owner} /> <${State} of=${record.state} /> <${Id} id=${record.record_id} /></div>`)}</dd>
       ${target && html`<dt>${t('reply_to')}</dt><dd>${didName(target)}</dd>`}
     </dl></details>
+    ${isRuleShown && html`<${RuleDialog} rules=${mailRules(mail)} where=${t('rule_where_mail')} command=${`monoco mailbox sync\nmonoco mailbox explain ${mail.id}`} onClose=${() => showRule(false)} />`}
   </article>`;
 }

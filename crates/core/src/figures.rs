@@ -37,6 +37,18 @@ pub struct Figure {
     pub count: i64,
 }
 
+/// How long the oldest item of a tunnel or of a worker had been waiting in a minute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingAge {
+    /// Minutes since the start of 1970.
+    pub minute: i64,
+    /// Id of the tunnel whose deliveries wait; empty for a worker.
+    pub tunnel: String,
+    /// Name of the external worker that letters wait for; empty for a tunnel.
+    pub worker: String,
+    pub oldest_ms: i64,
+}
+
 /// The minute of a time.
 pub fn minute_of(at: Timestamp) -> i64 {
     at.ms().div_euclid(MINUTE_MS)

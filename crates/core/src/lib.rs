@@ -25,6 +25,7 @@
 //! * [`letter`]: Letter, verdicts and chains of the pipeline; the letter state machine.
 //! * [`approval`]: which sends wait for a person; the approval state machine.
 //! * [`halt`]: the kill switch.
+//! * [`dead_letter`]: which dead letters an operator retries or drops together.
 //! * [`rate_limit`]: rate limits by reserved time slots.
 //! * [`filter`]: which Mails a workspace pulls, and why.
 //! * [`contact`]: contacts and bindings; [`contact::plan_delivery`].
@@ -50,6 +51,7 @@ pub mod config;
 pub mod contact;
 pub mod courier;
 pub mod cursor;
+pub mod dead_letter;
 pub mod delivery;
 pub mod did;
 pub mod draft;

@@ -9,6 +9,7 @@ use monoco_core::approval::{AlreadyAnswered, Approval, ApprovalId, ApprovalState
 use monoco_core::did::Did;
 use monoco_core::object::{MsgObject, ObjId};
 use monoco_core::time::Timestamp;
+use monoco_core::token::AgentName;
 
 use crate::{Page, PageRequest, StoreInboundRequest, StoreInboundResult, StoreResult};
 
@@ -142,6 +143,14 @@ pub trait ApprovalStore: Send + Sync {
         after: Option<i64>,
         limit: usize,
     ) -> StoreResult<Page<StoredDecision>>;
+
+    /// Lists decisions about messages of an agent since a time, newest first.
+    async fn decisions_of(
+        &self,
+        agent: &AgentName,
+        since: Timestamp,
+        limit: usize,
+    ) -> StoreResult<Vec<StoredDecision>>;
 
     /// Returns the last decision about a message, or `None` when no rule was asked.
     async fn decision_of(&self, msg_id: ObjId) -> StoreResult<Option<StoredDecision>>;

@@ -1,7 +1,7 @@
-//! Counters of events per minute.
+//! Counters of events per minute, and how long deliveries and letters wait.
 
 use async_trait::async_trait;
-use monoco_core::figures::Figure;
+use monoco_core::figures::{Figure, WaitingAge};
 use monoco_core::time::Timestamp;
 
 use crate::StoreResult;
@@ -30,4 +30,17 @@ pub trait FigureStore: Send + Sync {
         step_minutes: i64,
         limit: usize,
     ) -> StoreResult<Vec<Figure>>;
+
+    /// Stores how long the oldest delivery of each tunnel and the oldest letter of each external
+    /// worker have been waiting, and deletes what is older than `keep_from`. Returns whether
+    /// anything waits; when nothing does, nothing is committed.
+    async fn sample_waiting(&self, now: Timestamp, keep_from: Timestamp) -> StoreResult<bool>;
+
+    /// Lists the longest times since a time, oldest first, for intervals of `step_minutes`.
+    async fn waiting_ages(
+        &self,
+        since: Timestamp,
+        step_minutes: i64,
+        limit: usize,
+    ) -> StoreResult<Vec<WaitingAge>>;
 }

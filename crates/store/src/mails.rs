@@ -29,6 +29,8 @@ pub struct MailQuery {
     pub provider: Option<String>,
     /// Only Mails that were merged at this time or later.
     pub since: Option<Timestamp>,
+    /// Only Mails in `inbound` that no workspace has ever claimed.
+    pub unclaimed: bool,
 }
 
 /// What became of a Mail that was read from its file.

@@ -9,7 +9,7 @@ use monoco_store::StoreError;
 use super::SharedApi;
 use super::error::ApiError;
 use super::input::PathParams;
-use super::views::mails::DeadDraftView;
+use super::views::dead::DeadDraftView;
 use crate::courier::dead_drafts::{DeadDraft, DeadDrafts};
 
 /// Retry a dead draft: move its file back into the outbound directory

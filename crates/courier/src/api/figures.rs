@@ -30,7 +30,8 @@ pub struct FigureQuery {
 ///
 /// Counts the kinds received, merged, claimed, completed, sent, failed, dead and uncertain by tunnel,
 /// and verdict by worker. A long period has intervals of several minutes. New events are counted
-/// within some seconds.
+/// within some seconds. `waiting` has the age of the oldest waiting delivery of each tunnel, and of
+/// the oldest letter of each external worker.
 #[cfg_attr(test, utoipa::path(
     get, path = "/api/v1/figures", operation_id = "list_figures",
     tag = "health", params(FigureQuery),
@@ -53,11 +54,14 @@ pub async fn list(
     ));
     let figures = api.store.figures(since, step, MAX_FIGURES).await?;
     let figures = figures.into_iter().map(FigureView::from).collect();
+    let waiting = api.store.waiting_ages(since, step, MAX_FIGURES).await?;
+    let waiting = waiting.into_iter().map(Into::into).collect();
     let first = monoco_core::figures::minute_of(since) / step * step;
     Ok(axum::Json(FigureList {
         since: time_of(first).rfc3339(),
         until: now.rfc3339(),
         step_minutes: step,
         figures,
+        waiting,
     }))
 }

@@ -1,38 +1,26 @@
-//! Mails: list them, claim them, report the outcome; dead letters; rebuild of the files.
-
-use std::collections::BTreeMap;
+//! Mails: list them, claim them, report the outcome; rebuild of the files.
 
 use axum::extract::State;
 use axum::http::HeaderMap;
 use monoco_core::claim::{Claim, ClaimState, InvalidWorkspace, Workspace};
-use monoco_core::delivery::SendState;
 use monoco_core::draft::DraftAttachment;
 use monoco_core::lease::Holder;
-use monoco_core::letter::LetterState;
 use monoco_core::mail::MailId;
 use monoco_core::time::Timestamp;
 use monoco_mailbox::claim_info::ClaimInfo;
-use monoco_store::{
-    ClaimUpdate, DeadForward, LetterQuery, MailQuery, PageRequest, SearchHit, StoreError,
-};
+use monoco_store::{ClaimUpdate, MailQuery, SearchHit, StoreError};
 use serde::Deserialize;
 #[cfg(test)]
 use utoipa::{IntoParams, ToSchema};
 
 use super::caller::Caller;
-use super::drafts;
 use super::error::ApiError;
 use super::input::{
     self, JsonBody, MAX_PAGE, OptionalJsonBody, PagingQuery, PathParams, QueryParams,
 };
 use super::messages::{parse_key, respond};
 use super::trace::trace_of;
-use super::views::boxes::RecordView;
-use super::views::email::EmailTaskView;
-use super::views::letters::LetterView;
-use super::views::mails::{
-    ClaimList, DeadDraftView, DeadView, MailDetailView, MailPage, RebuildView,
-};
+use super::views::mails::{ClaimList, MailDetailView, MailPage, RebuildView};
 use super::views::messages::SendResponse;
 #[cfg(test)]
 use super::views::schemas::ClaimSchema;
@@ -41,8 +29,6 @@ use super::{Api, SharedApi, ids, visibility};
 use crate::center;
 use crate::center::reply::ReplyRequest;
 use crate::center::search::{SearchOrder, SearchRequest, search as search_messages};
-use crate::courier::dead_drafts::DeadDrafts;
-use crate::pipeline::letter_pages::LetterPages;
 
 /// Path of the rebuild, which has a longer time limit than other requests.
 pub const REBUILD_PATH: &str = "/api/v1/mailbox/rebuild";
@@ -74,6 +60,9 @@ pub struct MailListQuery {
     limit: Option<i64>,
     /// `newest` (default) or `oldest` first
     order: Option<String>,
+    /// Only Mails that no workspace has claimed, and that no workspace on the machine of the
+    /// courier has pulled; not with `q`. A page can be short and still have `next_cursor`
+    unrouted: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -185,7 +174,9 @@ pub async fn list(
     caller: Caller,
     QueryParams(asked): QueryParams<MailListQuery>,
 ) -> Result<axum::Json<MailPage>, ApiError> {
-    let MailListQuery { workspace, status, provider, since, q, cursor, limit, order } = asked;
+    let MailListQuery { workspace, status, provider, since, q, cursor, limit, order, unrouted } =
+        asked;
+    let unrouted = unrouted.unwrap_or(false);
     let status = status.map(|word| {
         ClaimState::parse(&word.to_uppercase()).ok_or_else(|| {
             let known = ClaimState::ALL.map(ClaimState::as_str).join(", ");
@@ -200,12 +191,21 @@ pub async fn list(
         status: status.transpose()?,
         provider,
         since: since.transpose().map_err(|error| ApiError::bad_parameter("since", error))?,
+        unclaimed: false,
     };
     if let Some(q) = q {
+        if unrouted {
+            let why = "found both `q` and `unrouted`, expected one of them";
+            return Err(ApiError::bad_parameter("unrouted", why));
+        }
         return search(&api, q, query, PagingQuery { cursor, limit, order }).await;
     }
     let request = PagingQuery { cursor, limit, order }.page_request("mails")?;
-    let page = api.store.mails(query, request.clone()).await?;
+    let page = if unrouted {
+        api.projector.unrouted_mails(&api.store, query, &request).await?
+    } else {
+        api.store.mails(query, request.clone()).await?
+    };
     let next_cursor = input::next_cursor("mails", &request, page.next);
     let messages = page.entries.into_iter().map(Into::into).collect();
     Ok(axum::Json(MailPage { messages, next_cursor }))
@@ -224,7 +224,7 @@ async fn search(
         Some("oldest") => SearchOrder::Oldest,
         Some(_) => return Err(ApiError::bad_parameter("order", "expected newest or oldest")),
     };
-    let MailQuery { workspace, status, provider, since } = query;
+    let MailQuery { workspace, status, provider, since, .. } = query;
     let limit = input::count("limit", limit, 50, MAX_PAGE)?;
     let request = SearchRequest { query: q, order, cursor, limit, workspace };
     let is_wanted = |hit: &SearchHit| {
@@ -505,46 +505,6 @@ pub async fn rebuild(
         api.projector.rebuild().await
     };
     Ok(axum::Json(rebuilt?.into()))
-}
-
-/// List dead letters
-///
-/// Claims, letters, drafts, e-mail tasks, and deliveries that are DEAD or UNCERTAIN: the oldest
-/// 1000 claims, letters, drafts and tasks, and the oldest 1000 deliveries of each tunnel.
-#[cfg_attr(test, utoipa::path(
-    get, path = "/api/v1/dead", operation_id = "list_dead",
-    tag = "mails",
-    responses((status = 200, body = DeadView))
-))]
-pub async fn dead(State(api): State<SharedApi>) -> Result<axum::Json<DeadView>, ApiError> {
-    let store = &api.store;
-    let claims = store.dead_claims(input::MAX_PAGE).await?;
-    let mut deliveries = Vec::new();
-    for tunnel in store.tunnels().await? {
-        let states = [SendState::Dead, SendState::Uncertain];
-        let request = PageRequest { beyond: None, limit: input::MAX_PAGE, newest_first: false };
-        let page = store.deliveries(&tunnel.id.did(), &states, request).await?;
-        deliveries.extend(page.entries.into_iter().map(RecordView::from));
-    }
-    let claims = claims.iter().map(ClaimInfo::from).collect();
-    let query = LetterQuery { states: vec![LetterState::Dead], ..LetterQuery::default() };
-    let request = PageRequest { beyond: None, limit: input::MAX_PAGE, newest_first: false };
-    let mut pages = LetterPages::new(query, request);
-    let mut letters = Vec::new();
-    while let Some(page) = pages.next_page(store).await? {
-        letters.extend(page.iter().map(LetterView::from));
-    }
-    let drafts = drafts::read(&api.dead_drafts, DeadDrafts::scan).await?;
-    let drafts = drafts.into_iter().take(input::MAX_PAGE).map(DeadDraftView::from).collect();
-    let tasks = store.dead_tasks(input::MAX_PAGE).await?;
-    let tasks = tasks.into_iter().map(EmailTaskView::from).collect();
-    let mut of_tasks = BTreeMap::new();
-    for DeadForward { task, deliveries, letter } in store.dead_forwards(input::MAX_PAGE).await? {
-        let deliveries = deliveries.iter().map(ToString::to_string);
-        let ids = deliveries.chain(letter.iter().map(ToString::to_string));
-        of_tasks.extend(ids.map(|id| (id, task.to_string())));
-    }
-    Ok(axum::Json(DeadView { claims, deliveries, letters, drafts, tasks, of_tasks }))
 }
 
 async fn update(

@@ -35,13 +35,16 @@ pub use mcp::MCP_PATH;
 pub use metrics::ApiMetrics;
 
 mod access;
+mod activity;
 pub mod approvals;
 mod batch;
 mod body_reader;
 mod boxes;
 pub mod caller;
+mod compression;
 mod connection;
 mod contacts;
+mod dead;
 mod drafts;
 mod email;
 mod email_metrics;
@@ -157,7 +160,9 @@ routes! {
     post "/api/v1/messages/{id}/reply" [Reply] => mails::reply,
     post "/api/v1/messages/{id}/retry" [Operate] => mails::retry,
     post "/api/v1/messages/{id}/drop" [Operate] => mails::drop_claim,
-    get "/api/v1/dead" [Operate] => mails::dead,
+    get "/api/v1/dead" [Operate] => dead::list,
+    post "/api/v1/dead/retry" [Operate] => dead::retry,
+    post "/api/v1/dead/drop" [Operate] => dead::drop_all,
     post "/api/v1/mailbox/rebuild" [Operate] => mails::rebuild,
     get "/api/v1/search" [Read] => search::search,
     post "/api/v1/search/rebuild" [Operate] => search::rebuild,
@@ -231,6 +236,7 @@ routes! {
     get "/api/v1/events" [Read] => events::events,
     get "/api/v1/trace/{id}" [Read] => trace::trace,
     get "/api/v1/tokens" [owner] => token::tokens,
+    get "/api/v1/tokens/{name}/activity" [owner] => activity::list,
     post "/api/v1/tokens/{name}/revoke" [owner] => token::revoke,
     get "/api/v1/figures" [Read | Operate] => figures::list,
     get "/health" [open] => health::health,

@@ -9,12 +9,14 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use monoco_core::page_login::{CODE_LIFETIME, LOGIN_LIFETIME};
 use monoco_core::token::TokenSecret;
 use serde::{Deserialize, Serialize};
 
+use super::compression::{accepts_gzip, compress};
 use super::error::ApiError;
 use super::input::JsonBody;
 use crate::clock::Clock;
@@ -79,7 +81,8 @@ pub fn cookie(headers: &HeaderMap) -> Option<&str> {
     found.next().is_none().then_some(secret)
 }
 
-/// Adds the files of the page and the login, for requests over TCP.
+/// Adds the files of the page and the login, for requests over TCP, and compresses what a browser
+/// reads.
 pub fn with_page(router: Router, access: Arc<PageAccess>, clock: Clock) -> Router {
     let routes = Router::new()
         .route("/", get(async |headers: HeaderMap| serve("index.html", &headers)))
@@ -89,7 +92,7 @@ pub fn with_page(router: Router, access: Arc<PageAccess>, clock: Clock) -> Route
         )
         .route(LOGIN_PATH, post(log_in))
         .with_state(PageState { access, clock });
-    router.merge(routes)
+    router.layer(middleware::from_fn(compress)).merge(routes)
 }
 
 /// Adds the routes of `monoco open`, which only the socket serves: a stolen token cannot log in a
@@ -110,13 +113,9 @@ fn serve(name: &str, headers: &HeaderMap) -> Response {
     let is_known = headers
         .get(header::IF_NONE_MATCH)
         .is_some_and(|value| value.as_bytes() == asset.etag.as_bytes());
-    let accepts_gzip = headers
-        .get(header::ACCEPT_ENCODING)
-        .and_then(|value| value.to_str().ok())
-        .is_some_and(|value| value.contains("gzip"));
     let mut response = if is_known {
         StatusCode::NOT_MODIFIED.into_response()
-    } else if accepts_gzip {
+    } else if accepts_gzip(headers) {
         let encoding = (header::CONTENT_ENCODING, "gzip");
         ([encoding], asset.compressed.as_slice()).into_response()
     } else {

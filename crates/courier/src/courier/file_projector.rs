@@ -50,7 +50,7 @@ pub(super) const MAX_REPORTED_NAMES: usize = 100;
 /// Writes Mail files and the index.
 pub struct FileProjector {
     store: SharedStore,
-    tree: Arc<MailboxDir>,
+    pub(super) tree: Arc<MailboxDir>,
     /// The courier whose files these are.
     courier: CourierId,
     /// Locked while files are written.

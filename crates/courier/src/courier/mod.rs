@@ -36,3 +36,4 @@ pub mod sweeper;
 mod test_hub;
 pub mod tunnel_supervisor;
 pub mod tunnels;
+mod unrouted;

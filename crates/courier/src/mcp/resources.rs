@@ -26,6 +26,7 @@ pub async fn list(context: ToolContext<'_>) -> Result<Value, RpcError> {
         status: None,
         provider: None,
         since: None,
+        unclaimed: false,
     };
     let newest = PageRequest { beyond: None, limit: MAX_LISTED, newest_first: true };
     let page = context.api.store.mails(query, newest).await;

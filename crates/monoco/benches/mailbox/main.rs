@@ -11,7 +11,7 @@
 //! * [`target`], [`predecessor`]: the two programs that are measured.
 //! * [`webhook`]: a provider that pushes signed messages.
 //! * [`ingest`]: a steady stream of webhooks until the last file is written.
-//! * [`population`]: a courier with many Mails, used by [`sync`] and [`claims`].
+//! * [`population`]: a courier with many Mails, used by [`sync`], [`page`] and [`claims`].
 //! * [`mailbox_files`], [`report`]: reading the files, and writing the tables.
 
 #![allow(
@@ -25,6 +25,7 @@ mod claims;
 mod common;
 mod ingest;
 mod mailbox_files;
+mod page;
 mod plan;
 mod population;
 mod predecessor;
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
     let benchmark = Benchmark {
         about: "Courier and mailbox, compared with the Python predecessor",
         quick: "10 s of webhooks, 5,000 Mails, one repetition",
-        names: vec!["mailbox", "ingest", "sync", "claims"],
+        names: vec!["mailbox", "ingest", "sync", "page", "claims"],
         run,
     };
     benchmark.main()
@@ -58,10 +59,13 @@ fn run(args: &Args) -> Result<()> {
     if wants("ingest") {
         ingest::measure(plan, &mut report)?;
     }
-    if wants("sync") || wants("claims") {
+    if wants("sync") || wants("page") || wants("claims") {
         let mut population = Population::make(plan)?;
         if wants("sync") {
             population = sync::measure(plan, population, &mut report)?;
+        }
+        if wants("page") {
+            page::measure(plan, &population, &mut report)?;
         }
         if wants("claims") {
             // Last, because it moves Mails to the archive.

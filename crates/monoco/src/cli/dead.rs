@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use monoco_core::dead_letter::{DeadLetterAction, DeadLetterKind};
 use monoco_core::short_id::ShortId;
-use monoco_core::time::Timestamp;
 use serde::Serialize;
 use serde_json::json;
 
@@ -13,9 +13,9 @@ use super::failure::{CliError, CliExit};
 use super::mailbox::read_ids;
 use super::output::{self, Column, OutputFormat, ToCell, escape_line, print};
 use monoco_courier::api::views::boxes::RecordView;
+use monoco_courier::api::views::dead::{DeadBatchResult, DeadDraftView, DeadLetterRow, DeadView};
 use monoco_courier::api::views::email::EmailTaskView;
 use monoco_courier::api::views::letters::LetterView;
-use monoco_courier::api::views::mails::{DeadDraftView, DeadView};
 use monoco_mailbox::claim_info::ClaimInfo;
 
 #[derive(Debug, clap::Subcommand)]
@@ -34,11 +34,13 @@ pub enum DeadCommand {
     /// retries the dead deliveries of its forward.
     Retry {
         /// Ids of Mails, deliveries, letters, drafts or e-mail tasks; - reads ids from stdin
-        #[arg(required = true)]
+        #[arg(required_unless_present = "filter")]
         ids: Vec<String>,
         /// Workspace whose claims to change [default: all workspaces with a dead claim]
         #[arg(long)]
         workspace: Option<String>,
+        #[command(flatten)]
+        filter: DeadFilterArgs,
     },
     /// Drop dead letters without retrying them
     ///
@@ -46,12 +48,39 @@ pub enum DeadCommand {
     /// is moved to the archive. A dropped e-mail task keeps the status error.
     Drop {
         /// Ids of Mails, deliveries, letters, drafts or e-mail tasks; - reads ids from stdin
-        #[arg(required = true)]
+        #[arg(required_unless_present = "filter")]
         ids: Vec<String>,
         /// Workspace whose claims to change [default: all workspaces with a dead claim]
         #[arg(long)]
         workspace: Option<String>,
+        #[command(flatten)]
+        filter: DeadFilterArgs,
     },
+}
+
+/// Selects dead letters instead of ids. All conditions must hold.
+#[derive(Debug, clap::Args)]
+#[group(id = "filter", multiple = true, conflicts_with = "ids")]
+pub struct DeadFilterArgs {
+    /// All of a kind: claim, delivery, letter, draft or task
+    #[arg(long, value_parser = kinds())]
+    kind: Option<String>,
+    /// All in a state, such as DEAD. UNCERTAIN deliveries are retried only with this option
+    #[arg(long)]
+    state: Option<String>,
+    /// All of a tunnel or e-mail account
+    #[arg(long)]
+    tunnel: Option<String>,
+    /// All with a cause, as `dead list` shows it; numbers and ids in it are ignored
+    #[arg(long)]
+    cause: Option<String>,
+    /// Only count what the filter selects
+    #[arg(long)]
+    dry_run: bool,
+}
+
+fn kinds() -> clap::builder::PossibleValuesParser {
+    DeadLetterKind::ALL.map(DeadLetterKind::as_str).into()
 }
 
 pub async fn run(context: &CliContext, command: DeadCommand) -> Result<(), CliError> {
@@ -59,28 +88,69 @@ pub async fn run(context: &CliContext, command: DeadCommand) -> Result<(), CliEr
     match command {
         DeadCommand::List => list(context.format, client.get("/api/v1/dead").await?),
         DeadCommand::Show { id } => show(context, &client, id).await,
-        DeadCommand::Retry { ids, workspace } => {
-            change(&client, context.format, &read_ids(ids)?, workspace, DeadLetterAction::Retry)
-                .await
+        DeadCommand::Retry { ids, workspace, filter } => {
+            change(context, &client, ids, workspace, filter, DeadLetterAction::Retry).await
         }
-        DeadCommand::Drop { ids, workspace } => {
-            change(&client, context.format, &read_ids(ids)?, workspace, DeadLetterAction::Drop)
-                .await
+        DeadCommand::Drop { ids, workspace, filter } => {
+            change(context, &client, ids, workspace, filter, DeadLetterAction::Drop).await
         }
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum DeadLetterAction {
-    Retry,
-    Drop,
+async fn change(
+    context: &CliContext,
+    client: &Client,
+    ids: Vec<String>,
+    workspace: Option<String>,
+    filter: DeadFilterArgs,
+    action: DeadLetterAction,
+) -> Result<(), CliError> {
+    if ids.is_empty() {
+        return change_selected(context, client, workspace, filter, action).await;
+    }
+    change_ids(client, context.format, &read_ids(ids)?, workspace, action).await
 }
 
-/// One dead claim, delivery, letter, draft or e-mail task.
+/// Changes all that the filter selects, in requests of a bounded number.
+async fn change_selected(
+    context: &CliContext,
+    client: &Client,
+    workspace: Option<String>,
+    filter: DeadFilterArgs,
+    action: DeadLetterAction,
+) -> Result<(), CliError> {
+    let DeadFilterArgs { kind, state, tunnel, cause, dry_run } = filter;
+    let body = json!({"kind": kind, "state": state, "tunnel": tunnel, "workspace": workspace,
+                      "cause": cause, "dry_run": dry_run});
+    let path = format!("/api/v1/dead/{}", action.as_str());
+    let mut total: DeadBatchResult = client.post(&path, &body).await?;
+    // A request that changes nothing ends the loop: what is left cannot be changed.
+    let mut changes = total.changed;
+    while !dry_run && total.more && changes > 0 {
+        let next: DeadBatchResult = client.post(&path, &body).await?;
+        changes = next.changed;
+        total.changed += next.changed;
+        total.failed = next.failed;
+        total.more = next.more;
+        total.errors.extend(next.errors);
+    }
+    let fields: &[Column<DeadBatchResult>] = &[
+        ("matched", |result| result.matched.cell()),
+        ("changed", |result| result.changed.cell()),
+        ("failed", |result| result.failed.cell()),
+        ("errors", |result| {
+            let lines = result.errors.iter().map(|(id, error)| format!("{id}: {error}"));
+            Some(lines.collect::<Vec<_>>().join("; ")).filter(|text| !text.is_empty()).cell()
+        }),
+    ];
+    output::one(context.format, &total, action.as_str(), fields)
+}
+
+/// One dead letter in a list, as JSON.
 #[derive(Serialize)]
-struct DeadLetterRow {
+struct ListedDeadLetter {
     id: String,
-    kind: DeadLetterKind,
+    kind: &'static str,
     state: String,
     /// Workspace of a claim, target of a delivery, worker of a letter, provider of a draft,
     /// account of an e-mail task
@@ -93,25 +163,10 @@ struct DeadLetterRow {
     task: Option<String>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum DeadLetterKind {
-    Claim,
-    Delivery,
-    Letter,
-    Draft,
-    Task,
-}
-
-impl DeadLetterKind {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Claim => "claim",
-            Self::Delivery => "delivery",
-            Self::Letter => "letter",
-            Self::Draft => "draft",
-            Self::Task => "task",
-        }
+impl From<DeadLetterRow> for ListedDeadLetter {
+    fn from(row: DeadLetterRow) -> Self {
+        let DeadLetterRow { id, kind, state, of, tunnel: _, attempts, cause, at, task } = row;
+        Self { id, kind: kind.as_str(), state, of, attempts, cause, at, task }
     }
 }
 
@@ -119,92 +174,31 @@ impl DeadLetterKind {
 #[derive(Serialize)]
 struct ChangedRow<'a> {
     id: &'a str,
-    kind: DeadLetterKind,
+    kind: &'static str,
     of: Option<&'a str>,
     now: String,
 }
 
-/// Returns one row per dead claim, delivery, letter, draft and e-mail task.
-fn rows(mut dead: DeadView) -> Vec<DeadLetterRow> {
-    let mut of_tasks = std::mem::take(&mut dead.of_tasks);
-    let claims = dead.claims.into_iter().map(|claim| DeadLetterRow {
-        id: claim.id.to_string(),
-        kind: DeadLetterKind::Claim,
-        state: claim.status.as_str().to_owned(),
-        of: Some(claim.workspace),
-        attempts: claim.attempts,
-        cause: claim.reason,
-        at: claim.updated_at.map(Timestamp::rfc3339).unwrap_or_default(),
-        task: None,
-    });
-    let deliveries = dead.deliveries.into_iter().map(|record| {
-        let failure = record.delivery.as_ref().and_then(|delivery| delivery.failure.as_ref());
-        DeadLetterRow {
-            task: None,
-            cause: failure.map(|failure| failure.detail().to_owned()),
-            id: record.record_id,
-            kind: DeadLetterKind::Delivery,
-            state: record.state.into_owned(),
-            of: record.delivery.map(|delivery| delivery.target),
-            attempts: record.attempts,
-            at: record.updated_at,
-        }
-    });
-    let letters = dead.letters.into_iter().map(|letter| DeadLetterRow {
-        id: letter.id,
-        kind: DeadLetterKind::Letter,
-        state: letter.state.into_owned(),
-        of: letter.worker,
-        attempts: letter.attempts,
-        cause: letter.failure,
-        at: letter.updated_at,
-        task: None,
-    });
-    let drafts = dead.drafts.into_iter().map(|draft| DeadLetterRow {
-        kind: DeadLetterKind::Draft,
-        state: "DEAD".to_owned(),
-        of: Some(draft.provider),
-        attempts: 0,
-        cause: Some(draft.reason),
-        at: uid_time(&draft.id),
-        id: draft.id,
-        task: None,
-    });
-    let tasks = dead.tasks.into_iter().map(|task| DeadLetterRow {
-        id: task.id,
-        kind: DeadLetterKind::Task,
-        state: task.status.into_owned(),
-        of: Some(task.account),
-        attempts: task.attempts,
-        cause: task.error,
-        at: task.updated_at,
-        task: None,
-    });
-    let mut rows: Vec<_> =
-        claims.chain(deliveries).chain(letters).chain(drafts).chain(tasks).collect();
-    for row in &mut rows {
-        row.task = of_tasks.remove(&row.id);
-    }
-    rows
-}
-
 fn list(format: OutputFormat, dead: DeadView) -> Result<(), CliError> {
-    let columns: &[Column<DeadLetterRow>] = &[
+    let columns: &[Column<ListedDeadLetter>] = &[
         ("id", |row| row.id.cell()),
-        ("kind", |row| row.kind.as_str().cell()),
+        ("kind", |row| row.kind.cell()),
         ("state", |row| row.state.cell()),
         ("of", |row| row.of.cell()),
         ("attempts", |row| row.attempts.cell()),
     ];
-    let rows = rows(dead);
+    let rows = dead.rows();
     let tasks: BTreeMap<_, _> =
         rows.iter().map(|row| (row.id.clone(), row.cause.clone())).collect();
-    let mut causes: BTreeMap<String, Vec<DeadLetterRow>> = BTreeMap::new();
+    let mut causes: BTreeMap<String, Vec<ListedDeadLetter>> = BTreeMap::new();
     for row in rows {
         // What belongs to a task is listed beside it.
         let task = row.task.as_ref().and_then(|task| tasks.get(task));
         let cause = task.unwrap_or(&row.cause).clone();
-        causes.entry(cause.unwrap_or_else(|| "no reason given".to_owned())).or_default().push(row);
+        causes
+            .entry(cause.unwrap_or_else(|| "no reason given".to_owned()))
+            .or_default()
+            .push(row.into());
     }
     if format != OutputFormat::Table {
         let dead: Vec<_> = causes.into_values().flatten().collect();
@@ -220,16 +214,6 @@ fn list(format: OutputFormat, dead: DeadView) -> Result<(), CliError> {
         output::list(format, &(), &dead, columns)?;
     }
     Ok(())
-}
-
-/// Returns the time in the id of a draft, such as `20260206T205100_name_0123456789abcdef`.
-fn uid_time(uid: &str) -> String {
-    match (uid.get(..4), uid.get(4..6), uid.get(6..11), uid.get(11..13), uid.get(13..15)) {
-        (Some(year), Some(month), Some(day_hour), Some(minute), Some(second)) => {
-            format!("{year}-{month}-{day_hour}:{minute}:{second}Z")
-        }
-        _ => String::new(),
-    }
 }
 
 /// Shows a draft with its reason and file, an e-mail task with its error, and the history of
@@ -251,14 +235,14 @@ async fn show(context: &CliContext, client: &Client, id: String) -> Result<(), C
     output::one(context.format, &draft, &id, fields)
 }
 
-async fn change(
+async fn change_ids(
     client: &Client,
     format: OutputFormat,
     ids: &[String],
     workspace: Option<String>,
     action: DeadLetterAction,
 ) -> Result<(), CliError> {
-    let dead = rows(client.get("/api/v1/dead").await?);
+    let dead = client.get::<DeadView>("/api/v1/dead").await?.rows();
     let mut changed = Vec::new();
     for id in ids {
         let mut found = false;
@@ -279,7 +263,7 @@ async fn change(
     }
     let columns: &[Column<ChangedRow<'_>>] = &[
         ("id", |row| row.id.cell()),
-        ("kind", |row| row.kind.as_str().cell()),
+        ("kind", |row| row.kind.cell()),
         ("of", |row| row.of?.cell()),
         ("now", |row| row.now.cell()),
     ];
@@ -336,5 +320,5 @@ async fn change_one<'a>(
         }
     };
     let (id, of) = (row.id.as_str(), row.of.as_deref());
-    Ok(ChangedRow { id, kind: row.kind, of, now: now.into_owned() })
+    Ok(ChangedRow { id, kind: row.kind.as_str(), of, now: now.into_owned() })
 }

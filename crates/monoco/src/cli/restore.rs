@@ -135,7 +135,8 @@ fn check_empty(home: &Home) -> Result<(), CliError> {
 /// that wait are held, unless they are to be sent. Returns the number of held deliveries.
 async fn prepare(store: SharedStore, resend: bool) -> Result<usize, StoreError> {
     let workspace = Workspace::shared();
-    let query = MailQuery { workspace, status: None, provider: None, since: None };
+    let query =
+        MailQuery { workspace, status: None, provider: None, since: None, unclaimed: false };
     let newest = PageRequest { beyond: None, limit: 1, newest_first: true };
     let newest = store.mails(query, newest).await?.entries.first().map_or(0, |mail| mail.entry.seq);
     store.reserve_mail_numbers(newest.saturating_add(RESERVED_NUMBERS)).await?;

@@ -414,6 +414,8 @@ fn dead_letters(on: &mut Recorder) {
     let has_draft = |dead: &Value| dead["drafts"][0].is_object();
     on.courier.until("/api/v1/dead", has_draft);
     let dead = on.get("/api/v1/dead");
+    on.post("/api/v1/dead/retry", json!({"kind": "letter", "dry_run": true}));
+    on.post("/api/v1/dead/drop", json!({"kind": "claim", "workspace": "shared", "dry_run": true}));
     let draft = text(&dead, "/drafts/0/id");
     on.call("POST", &format!("/api/v1/drafts/{draft}/retry"));
     let draft = text(&on.courier.until("/api/v1/dead", has_draft), "/drafts/0/id");
@@ -441,6 +443,7 @@ fn courier(on: &mut Recorder) {
     on.record("GET", "/metrics", &Body::None, " | grep ^monoco_dispatches");
     on.courier.cli(&["token", "add", "codex", "--scope", "read,claim,reply"]).ok();
     on.get("/api/v1/tokens");
+    on.get("/api/v1/tokens/codex/activity");
     on.call("POST", "/api/v1/tokens/codex/revoke");
     on.post("/api/v1/forget", json!({"did": "did:web:joe", "dry_run": true}));
 }

@@ -64,6 +64,7 @@ mod mime;
 mod openapi_tools;
 mod operations;
 mod page;
+mod page_views;
 mod pipeline;
 mod pipeline_harness;
 mod postgres_problems;

@@ -6,14 +6,14 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::common::{Courier, binary, header, raw};
+use crate::common::{Answer, Courier, binary, chat, header, raw};
 use crate::mail_checker::answering;
 use crate::sim_harness::node_command;
 use crate::tidy::root;
 use crate::webhook_peer::{Receiver, SECRET, body, config, courier};
 
 /// Texts that become code on careless pages.
-const HOSTILE: [&str; 8] = [
+pub const HOSTILE: [&str; 8] = [
     "<script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",
     "\"><svg onload=alert(1)>",
@@ -25,9 +25,10 @@ const HOSTILE: [&str; 8] = [
 ];
 
 /// Every view, by its address.
-const VIEWS: [&str; 9] = [
+const VIEWS: [&str; 11] = [
     "#/inbox",
     "#/inbox?view=requests",
+    "#/search?q=build",
     "#/conversations",
     "#/approvals",
     "#/dead",
@@ -35,10 +36,18 @@ const VIEWS: [&str; 9] = [
     "#/trace",
     "#/health",
     "#/agents",
+    "#/agents/codex",
+];
+
+/// Screenshots that the README shows. `UPDATE_SCREENSHOTS=1` copies them.
+const README_IMAGES: [(&str, &str); 3] = [
+    ("inbox-light-wide.png", "page-inbox.png"),
+    ("mail-one-light-wide.png", "page-mail.png"),
+    ("health-dark-wide.png", "page-health.png"),
 ];
 
 /// A scenario of `browser.mjs` that runs.
-struct Browser {
+pub struct Browser {
     process: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
@@ -46,7 +55,7 @@ struct Browser {
 
 impl Browser {
     /// Starts a scenario with a new link of the courier's page.
-    fn start(courier: &Courier, scenario: &str, args: &[&str]) -> Self {
+    pub fn start(courier: &Courier, scenario: &str, args: &[&str]) -> Self {
         let link = link(courier);
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page/browser.mjs");
         let mut command = node_command();
@@ -60,20 +69,20 @@ impl Browser {
 
     /// The next line that the scenario prints.
     #[track_caller]
-    fn next(&mut self) -> Value {
+    pub fn next(&mut self) -> Value {
         let line = self.output.next().expect("the browser prints a line").unwrap();
         let value: Value = serde_json::from_str(&line).unwrap();
         assert!(value["failed"].is_null(), "{}", value["failed"].as_str().unwrap_or_default());
         value
     }
 
-    fn tell(&mut self, line: &str) {
+    pub fn tell(&mut self, line: &str) {
         writeln!(self.input, "{line}").unwrap();
     }
 
     /// Waits until the scenario has passed, and returns what it printed before.
     #[track_caller]
-    fn passed(mut self) -> Value {
+    pub fn passed(mut self) -> Value {
         let mut last = Value::Null;
         loop {
             let value = self.next();
@@ -92,6 +101,34 @@ fn link(courier: &Courier) -> String {
     let link = printed.trim().to_owned();
     assert!(link.starts_with("http://monoco-") && link.contains(".localhost:"), "{link}");
     link
+}
+
+/// The secret of a new token of an agent.
+pub fn agent_token(courier: &Courier, name: &str, scopes: &str) -> String {
+    let added = courier.cli(&["token", "add", name, "--scope", scopes, "--json"]).ok();
+    let added: Value = serde_json::from_str(&added).unwrap();
+    added["secret"].as_str().unwrap().to_owned()
+}
+
+/// Posts with the token of an agent.
+pub fn post_as(courier: &Courier, secret: &str, path: &str, body: &Value) -> Answer {
+    let body = body.to_string();
+    raw(courier.address, "POST", path, &agent_headers(courier, secret), body.as_bytes()).unwrap()
+}
+
+/// Gets with the token of an agent.
+pub fn get_as(courier: &Courier, secret: &str, path: &str) -> Answer {
+    raw(courier.address, "GET", path, &agent_headers(courier, secret), b"").unwrap()
+}
+
+fn agent_headers(courier: &Courier, secret: &str) -> Vec<(String, String)> {
+    [
+        ("Host", courier.address.to_string()),
+        ("Authorization", format!("Bearer {secret}")),
+        ("Content-Type", "application/json".to_owned()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .to_vec()
 }
 
 fn screenshots() -> PathBuf {
@@ -154,8 +191,14 @@ fn full_hub() -> Courier {
         "data": "Our casino is open.",
         "extra": {"content_type": "text/plain", "subject": "News", "tunnel": "news"}});
     courier.post("/api/v1/letters", &letter);
+    let secret = agent_token(&courier, "codex", "read,send");
+    get_as(&courier, &secret, &format!("/api/v1/messages/{}", id(0))).ok();
+    let msg = chat("did:monoco:codex", "did:msgtunnel:ann.user.news", "Shall I renew it now?");
+    post_as(&courier, &secret, "/api/v1/post_send", &json!({"msg": msg})).ok();
     courier.until("/health", |health| {
-        health["dead"]["deliveries"] == 2 && health["adapters"]["news"]["sent"] == 1
+        health["dead"]["deliveries"] == 2
+            && health["adapters"]["news"]["sent"] == 1
+            && health["pending_approvals"] == 1
     });
     courier
 }
@@ -233,12 +276,25 @@ fn every_view_is_accessible_in_both_themes() {
     let id = mails["messages"].as_array().unwrap().iter();
     let id = id.map(|it| it["id"].as_str().unwrap()).next_back().unwrap();
     let out = screenshots();
-    let (mail, trace) = (format!("#/mail/{id}"), format!("#/trace/{id}"));
+    let approvals = courier.get("/api/v1/approvals").ok();
+    let approval = approvals["approvals"][0]["id"].as_str().unwrap();
+    let opened = [
+        format!("#/mail/{id}"),
+        format!("#/trace/{id}"),
+        format!("#/approvals/{approval}"),
+        "#/conversations/did%3Amsgtunnel%3Aann.user.news?owner=did:monoco:me".to_owned(),
+    ];
     let mut args = vec![out.to_str().unwrap()];
     args.extend(VIEWS.iter().filter(|it| !it.contains("view=") && **it != "#/trace"));
-    args.extend([mail.as_str(), trace.as_str()]);
+    args.extend(opened.iter().map(String::as_str));
     let printed = Browser::start(&courier, "views", &args).passed();
     assert_eq!(printed["violations"], json!([]), "{printed:#}");
+    if std::env::var_os("UPDATE_SCREENSHOTS").is_some() {
+        for (name, image) in README_IMAGES {
+            let image = root().join("docs/images").join(image);
+            std::fs::copy(out.join(name), image).unwrap();
+        }
+    }
 }
 
 #[test]
@@ -253,20 +309,9 @@ fn other_servers_get_no_cookie_and_a_code_works_once() {
 #[test]
 fn of_two_browsers_that_answer_an_approval_one_is_told_who_was_first() {
     let courier = courier("courier:\n  adapters:\n    news: { provider: stub }\n");
-    let added = courier.cli(&["token", "add", "codex", "--scope", "read,send", "--json"]).ok();
-    let secret =
-        serde_json::from_str::<Value>(&added).unwrap()["secret"].as_str().unwrap().to_owned();
-    let msg = json!({"from": "did:monoco:codex", "to": ["did:msgtunnel:ann.user.news"],
-                     "kind": "chat", "content": {"content": "May I send this?"}});
-    let headers = [
-        ("Host", courier.address.to_string()),
-        ("Authorization", format!("Bearer {secret}")),
-        ("Content-Type", "application/json".to_owned()),
-    ]
-    .map(|(name, value)| (name.to_owned(), value));
-    let body = json!({"msg": msg}).to_string();
-    let sent = raw(courier.address, "POST", "/api/v1/post_send", &headers, body.as_bytes());
-    sent.unwrap().ok();
+    let secret = agent_token(&courier, "codex", "read,send");
+    let msg = chat("did:monoco:codex", "did:msgtunnel:ann.user.news", "May I send this?");
+    post_as(&courier, &secret, "/api/v1/post_send", &json!({"msg": msg})).ok();
     let listed =
         courier.until("/api/v1/approvals", |list| list["approvals"][0]["state"] == "PENDING");
     let id = listed["approvals"][0]["id"].as_str().unwrap();
@@ -286,6 +331,7 @@ fn list_of_many_mails_has_few_rows() {
     let printed = Browser::start(&courier, "many", &[]).passed();
     assert!((10..=200).contains(&printed["rows"].as_u64().unwrap()), "{printed}");
     assert!((10..=200).contains(&printed["older"].as_u64().unwrap()), "{printed}");
+    assert!(printed["transferred"].as_u64().unwrap() < 60_000, "{printed}");
 }
 
 #[test]

@@ -133,7 +133,9 @@ const scenarios = {
         await page.locator('h1').first().waitFor();
         await page.getByText('Loading …').waitFor({ state: 'detached' });
         await page.waitForLoadState('networkidle', { timeout: 2000 }).catch(() => {});
-        const name = address.replace(/^#\//, '').replace(/[^a-z]+.*$/, '') || 'inbox';
+        // The list, and one of its entries.
+        const [, view, opened] = /^#\/([a-z]+)(\/?)/.exec(address);
+        const name = opened ? `${view}-one` : view;
         await page.screenshot({ path: `${out}/${name}-${theme}-wide.png` });
         // The policy of the page forbids a script element; the debugger may evaluate.
         await page.evaluate(axe);
@@ -210,15 +212,249 @@ const scenarios = {
     print({ answered: true });
   },
 
-  /** A list with many Mails has few elements. */
+  /** A list with many Mails has few elements, and the first view is a small transfer. */
   async many() {
     const { page } = await logIn();
     await page.locator('.row').nth(10).waitFor();
-    const paint = await page.evaluate(() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime);
+    // Again, with a login and an empty cache: what a first view transfers.
+    const session = await page.context().newCDPSession(page);
+    await session.send('Network.enable');
+    await session.send('Network.setCacheDisabled', { cacheDisabled: true });
+    let bytes = 0;
+    session.on('Network.loadingFinished', (event) => {
+      bytes += event.encodedDataLength;
+    });
+    await page.reload();
+    await page.locator('.row').nth(10).waitFor();
+    await page.locator('.live', { hasText: 'Live' }).waitFor();
+    const times = await page.evaluate(() => ({
+      paint: performance.getEntriesByName('first-contentful-paint')[0]?.startTime, rows: performance.now() }));
     const rows = await page.locator('.row').count();
+    const transferred = bytes;
     await page.getByRole('button', { name: /Older/ }).click();
     await page.getByRole('button', { name: /Newest/ }).waitFor();
-    print({ rows, older: await page.locator('.row').count(), first_paint_ms: Math.round(paint) });
+    print({ rows, older: await page.locator('.row').count(), transferred, first_paint_ms: Math.round(times.paint), rows_ms: Math.round(times.rows) });
+  },
+
+  /** Words, filters, marked matches and pages of the search; the query is in the address. */
+  async search() {
+    const { page } = await logIn();
+    await page.locator('.row').first().waitFor();
+    await page.goto(`${origin}/#/health`);
+    await page.getByRole('heading', { name: 'Health' }).waitFor();
+    await page.keyboard.press('/');
+    await page.getByText('Search in all messages').waitFor();
+    await page.getByRole('searchbox').fill('deploy');
+    await page.keyboard.press('Enter');
+    await page.locator('mark', { hasText: 'deploy' }).first().waitFor();
+    check(page.url().includes('q=deploy'), `the query is not in the address: ${page.url()}`);
+    const first = await page.locator('.row').count();
+    await page.getByRole('button', { name: /Older/ }).click();
+    await page.getByRole('button', { name: /Newest/ }).waitFor();
+    await page.locator('mark').first().waitFor();
+    const second = await page.locator('.row').count();
+    await page.goto(`${origin}/#/search?q=${encodeURIComponent('部署')}`);
+    await page.locator('mark', { hasText: '部署' }).waitFor();
+    const marked = await page.locator('.snippet').innerText();
+    await page.getByRole('combobox', { name: 'Time' }).selectOption('1h');
+    await page.waitForFunction(() => location.hash.includes('since=1h'));
+    await page.locator('mark', { hasText: '部署' }).waitFor();
+    await page.locator('.row').first().focus();
+    await page.keyboard.press('Enter');
+    await page.getByRole('button', { name: /Claim/ }).waitFor();
+    await page.keyboard.press('Escape');
+    await page.locator('.row.current mark').waitFor();
+    await page.goto(`${origin}/#/search?q=nowhere`);
+    await page.getByText('Nothing found').waitFor();
+    await page.goto(`${origin}/#/search?q=${encodeURIComponent('"open')}`);
+    await page.getByRole('alert').getByText(/quote/).waitFor();
+    print({ first, second, marked });
+  },
+
+  /** A Mail that no workspace has: the lines that give it to one. */
+  async rule() {
+    const { page } = await logIn();
+    await page.getByRole('button', { name: 'Unrouted' }).click();
+    await page.locator('.row').first().waitFor();
+    const rows = await page.locator('.row').count();
+    await page.keyboard.press('j');
+    await page.keyboard.press('Enter');
+    await page.getByRole('button', { name: 'Make a rule' }).click();
+    const dialog = page.getByRole('dialog');
+    await dialog.waitFor();
+    const lines = await dialog.locator('pre').first().innerText();
+    await dialog.getByRole('button', { name: 'This chat' }).click();
+    print({ rows, lines, of_chat: await dialog.locator('pre').first().innerText() });
+    await dialog.getByRole('button', { name: 'Close' }).click();
+    await nextLine();
+    await page.goto(`${origin}/#/inbox?view=unrouted`);
+    await page.getByText('Every Mail has a workspace').waitFor();
+    print({ routed: true });
+  },
+
+  /** What an agent has read, sent and asked for; a rule from its approval. */
+  async agent() {
+    const [name] = args;
+    const { page } = await logIn();
+    await page.goto(`${origin}/#/agents`);
+    await page.getByRole('link', { name }).click();
+    await page.locator('.timeline li').first().waitFor();
+    const steps = await page.locator('.timeline .title').allInnerTexts();
+    const states = await page.locator('.timeline .badge').allInnerTexts();
+    await page.getByRole('link', { name: /^apr_/ }).first().click();
+    await page.getByRole('button', { name: 'Make a rule' }).click();
+    const lines = await page.getByRole('dialog').locator('pre').first().innerText();
+    print({ steps, states, lines });
+  },
+
+  /** All dead letters of a cause, after the courier has counted them. */
+  async bulk() {
+    const { page } = await logIn();
+    await page.goto(`${origin}/#/dead`);
+    const group = page.locator('.group', { hasText: 'refused' });
+    await group.getByRole('button', { name: 'Drop all of these' }).click();
+    const dialog = page.getByRole('dialog');
+    await dialog.waitFor();
+    const asked = await dialog.innerText();
+    await dialog.getByRole('button', { name: 'Drop', exact: true }).click();
+    await page.getByText(/^\d+ dropped$/).waitFor();
+    await group.waitFor({ state: 'detached' });
+    // What may have arrived is apart and still there.
+    await page.locator('.group.uncertain').waitFor();
+    print({ asked, left: await page.locator('.row').count() });
+  },
+
+  /** The couriers of a cluster and their duties, as `/health` reports them. */
+  async cluster() {
+    const { page } = await logIn();
+    const one = { id: '11111111-1111-4111-8111-111111111111', boot: 3, live: true, seen_at: new Date().toISOString(), tunnels: ['ci', 'news'] };
+    const two = { id: '22222222-2222-4222-8222-222222222222', boot: 1, live: false, tunnels: ['news'] };
+    const duty = (name, courier) => ({ name, courier, epoch: 1, until: new Date().toISOString() });
+    await page.route('**/health', async (route) => {
+      const response = await route.fetch();
+      const health = await response.json();
+      const cluster = { courier: one.id, couriers: [one, two], duties: [duty('leader', one.id), duty('tunnel:ci', one.id), { name: 'tunnel:news', epoch: 2 }] };
+      await route.fulfill({ response, json: { ...health, cluster } });
+    });
+    await page.goto(`${origin}/#/health`);
+    await page.getByRole('heading', { name: 'Couriers' }).waitFor();
+    await page.getByText('No courier holds: tunnel:news').waitFor();
+    print({ rows: await page.getByRole('region', { name: 'Couriers' }).locator('tbody tr').allInnerTexts() });
+  },
+
+  /** Very large Mails stay usable. */
+  async huge() {
+    const [id] = args;
+    const { page } = await logIn();
+    await page.goto(`${origin}/#/mail/${id}`);
+    await page.getByRole('button', { name: /Show more/ }).waitFor();
+    const shown = (await page.locator('.messages .text').innerText()).length;
+    // The courier makes Mails of at most 500 messages; the page shows longer ones all the same.
+    await page.route(`**/api/v1/messages/${id}`, async (route) => {
+      const response = await route.fetch();
+      const mail = await response.json();
+      const message = { from: { id: 'ann', name: 'Ann' }, text: 'hello' };
+      mail.msg.content.machine.data.messages = Array.from({ length: 10_000 }, () => message);
+      await route.fulfill({ response, json: mail });
+    });
+    await page.reload();
+    await page.getByText('1 to 50 of 10000').waitFor();
+    const messages = await page.locator('.messages > li').count();
+    await page.getByRole('button', { name: 'Later →' }).click();
+    await page.getByText('51 to 100 of 10000').waitFor();
+    print({ shown, messages, elements: await page.locator('*').count() });
+  },
+
+  /** A second tab follows the first; without a cookie both say how to log in. */
+  async tabs() {
+    const { context, page } = await logIn();
+    const second = await newPage(context);
+    await second.goto(`${origin}/`);
+    for (const tab of [page, second]) await tab.locator('.row').first().waitFor();
+    await page.bringToFront();
+    await page.keyboard.press('j');
+    await page.keyboard.press('c');
+    for (const tab of [page, second]) {
+      await tab.bringToFront();
+      await tab.locator('.row .badge', { hasText: 'Claimed' }).waitFor();
+    }
+    await context.clearCookies();
+    for (const tab of [page, second]) {
+      await tab.bringToFront();
+      await tab.keyboard.press('j');
+      await tab.keyboard.press('e');
+      await tab.getByText('This browser is not logged in').waitFor();
+    }
+    print({ logged_out: 2 });
+  },
+
+  /** The courier dies while a request is open: the page says so, keeps the text, and goes on. */
+  async dying() {
+    const [id] = args;
+    const { page } = await logIn();
+    await page.goto(`${origin}/#/mail/${id}`);
+    await page.locator('#reply').fill('fixed in 42');
+    // The request reaches the courier, and the answer does not come back.
+    await page.route('**/reply', async (route) => {
+      await route.fetch();
+      print({ sent: true });
+      await nextLine();
+      await route.abort();
+    }, { times: 1 });
+    await page.keyboard.press('Control+Enter');
+    await page.getByText('The courier does not answer').waitFor();
+    check(await page.locator('#reply').inputValue() === 'fixed in 42', 'the text is lost');
+    print({ told: true });
+    await nextLine();
+    await page.locator('.live', { hasText: 'Live' }).waitFor();
+    await page.getByRole('button', { name: 'Send' }).click();
+    await page.getByText('Reply queued').waitFor();
+    print({ queued: true });
+  },
+
+  /** While nothing happens, the page makes no request and runs no timer. */
+  async idle() {
+    const context = await browser.newContext({ locale: 'en-US' });
+    await context.addInitScript(() => {
+      globalThis.timersFired = 0;
+      for (const name of ['setTimeout', 'setInterval']) {
+        const original = globalThis[name];
+        globalThis[name] = (run, ...rest) => original((...values) => {
+          globalThis.timersFired += 1;
+          run(...values);
+        }, ...rest);
+      }
+    });
+    const page = await newPage(context);
+    await page.goto(link);
+    const found = {};
+    for (const view of ['inbox', 'health', 'dead', 'agents']) {
+      await page.goto(`${origin}/#/${view}`);
+      await page.locator('h1').first().waitFor();
+      await page.locator('.live', { hasText: 'Live' }).waitFor();
+      // Quiet when two seconds have passed without a request.
+      const quiet = async (time) => page.waitForRequest(() => true, { timeout: time }).then(() => false, () => true);
+      for (let round = 0; round < 20 && !(await quiet(2000)); round += 1);
+      const before = await page.evaluate(() => globalThis.timersFired);
+      const isQuiet = await quiet(4000);
+      found[view] = { quiet: isQuiet, timers: (await page.evaluate(() => globalThis.timersFired)) - before };
+    }
+    print(found);
+  },
+
+  /** An open page while nothing happens, until the next line: how long it was busy. */
+  async rest() {
+    const { page } = await logIn();
+    await page.locator('.row').first().waitFor();
+    await page.locator('.live', { hasText: 'Live' }).waitFor();
+    await page.waitForLoadState('networkidle', { timeout: 5000 }).catch(() => {});
+    const session = await page.context().newCDPSession(page);
+    await session.send('Performance.enable');
+    const busy = async () => (await session.send('Performance.getMetrics')).metrics.find(({ name }) => name === 'TaskDuration').value;
+    const before = await busy();
+    print({ ready: true });
+    await nextLine();
+    print({ busy_ms: ((await busy()) - before) * 1000 });
   },
 
   /** A login that was revoked: the page says what to do. */

@@ -672,6 +672,7 @@ CREATE TABLE send_decisions (
 ) STRICT;
 CREATE INDEX send_decisions_by_object ON send_decisions (object, seq);
 CREATE INDEX send_decisions_by_rule ON send_decisions (agent, rule, at) WHERE decision = 'send';
+CREATE INDEX send_decisions_by_agent ON send_decisions (agent, at, seq);
 CREATE INDEX send_decisions_by_time ON send_decisions (at);
 
 -- Halts that apply now. The transaction that leases a delivery reads them.
@@ -708,4 +709,14 @@ CREATE TABLE duties (
     boot      INTEGER NOT NULL,             -- couriers.boot of the holder; 0: released
     epoch     INTEGER NOT NULL,             -- number of acquisitions
     until     INTEGER NOT NULL              -- end of the lease
+) STRICT, WITHOUT ROWID;
+
+-- How long the oldest delivery of a tunnel, or the oldest letter of an external worker, had been
+-- waiting: the most in a minute. Kept 8 days.
+CREATE TABLE waiting_ages (
+    minute    INTEGER NOT NULL,             -- minutes since 1970
+    tunnel    TEXT    NOT NULL,             -- id of the tunnel; empty: of a worker
+    worker    TEXT    NOT NULL,             -- name of the worker; empty: of a tunnel
+    oldest_ms INTEGER NOT NULL,
+    PRIMARY KEY (minute, tunnel, worker)
 ) STRICT, WITHOUT ROWID;

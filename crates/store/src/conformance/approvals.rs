@@ -376,6 +376,11 @@ pub(crate) async fn rule_with_a_rate_holds_what_exceeds_it(store: &dyn Store) {
     let rest = store.decisions(at(59), page.next, 2).await.unwrap();
     assert_eq!((page.entries.len(), rest.entries.len(), rest.next), (2, 1, None));
     assert_eq!(store.decision_of(to_lark(&["1"], "none").id()).await.unwrap(), None);
+    let codex = "codex".parse().unwrap();
+    let found = store.decisions_of(&codex, at(1), 2).await.unwrap();
+    let times: Vec<_> = found.iter().map(|decision| decision.at).collect();
+    assert_eq!(times, [at(61), at(59)], "newest first, without those of others");
+    assert_eq!(store.decisions_of(&codex, at(1), 10).await.unwrap().len(), 3);
 }
 
 pub(crate) async fn facts_name_replies_and_first_contacts(store: &dyn Store) {

@@ -26,7 +26,7 @@ pub(crate) async fn store_mails(store: &dyn Store, texts: &[&str], now: i64) -> 
 
 fn all_mails_query(workspace: &Workspace) -> MailQuery {
     let workspace = workspace.clone();
-    MailQuery { workspace, status: None, provider: None, since: None }
+    MailQuery { workspace, status: None, provider: None, since: None, unclaimed: false }
 }
 
 /// All visible Mails, oldest first.
@@ -293,6 +293,7 @@ pub(crate) async fn mails_are_listed_by_every_filter_in_both_directions(store: &
                     status,
                     provider: provider.map(str::to_owned),
                     since: since.map(at),
+                    unclaimed: false,
                 };
                 let mut want: Vec<_> = all
                     .iter()
@@ -322,6 +323,18 @@ pub(crate) async fn mails_are_listed_by_every_filter_in_both_directions(store: &
         }
     }
     assert!(found > 100, "{found}");
+    let unclaimed = MailQuery { unclaimed: true, ..all_mails_query(&mine) };
+    let page = PageRequest { beyond: None, limit: 100, newest_first: false };
+    let listed = store.mails(unclaimed, page).await.unwrap();
+    let want: Vec<_> = all
+        .iter()
+        .map(|row| &row.entry)
+        .filter(|entry| !claims.contains_key(&entry.id) && entry.id != late)
+        .map(|entry| entry.seq)
+        .collect();
+    let seqs: Vec<_> = listed.entries.iter().map(|row| row.entry.seq).collect();
+    assert_eq!(seqs, want, "claims of any workspace count");
+    assert!(!want.is_empty());
 }
 
 pub(crate) async fn only_windows_of_the_named_tunnels_are_merged(store: &dyn Store) {

@@ -451,6 +451,7 @@ macro_rules! conformance_tests {
         }
         crate::conformance::tests_of! { $home, figures:
             figures_are_added_once_and_kept_for_a_time,
+            waiting_times_are_sampled_while_something_waits,
         }
         crate::conformance::tests_of! { $home, tokens:
             name_of_a_valid_token_cannot_be_used_again,

@@ -15,6 +15,7 @@ use monoco_core::did::Did;
 use monoco_core::event::EventKind;
 use monoco_core::object::{MsgObject, ObjId, ObjKind};
 use monoco_core::time::Timestamp;
+use monoco_core::token::AgentName;
 use serde_json::json;
 
 use super::db::{Db, Row, RowResult, params};
@@ -525,6 +526,16 @@ impl ApprovalStore for SqlStore {
         limit: usize,
     ) -> StoreResult<Page<StoredDecision>> {
         self.read(move |db| decisions::list(db, since, after, limit)).await
+    }
+
+    async fn decisions_of(
+        &self,
+        agent: &AgentName,
+        since: Timestamp,
+        limit: usize,
+    ) -> StoreResult<Vec<StoredDecision>> {
+        let agent = agent.clone();
+        self.read(move |db| decisions::of_agent(db, &agent, since, limit)).await
     }
 
     async fn decision_of(&self, msg_id: ObjId) -> StoreResult<Option<StoredDecision>> {

@@ -139,6 +139,14 @@ fn by_box(db: &Db) -> StoreResult<StoreCounts> {
     Ok(counts)
 }
 
+/// Names of external workers that letters wait for.
+pub(super) fn workers_with_letters(db: &Db) -> StoreResult<Vec<String>> {
+    let sql = "
+        SELECT state FROM counts WHERE kind = ?1 AND entries <> 0 AND state <> '' ORDER BY state
+    ";
+    rows::list(db, sql, [LETTERS_WAITING], |row| row.get(0))
+}
+
 /// Numbers of letters; `oldest_due` is left empty.
 pub(super) fn letters(db: &Db) -> StoreResult<LetterCounts> {
     let count = |kind: &str| -> StoreResult<Vec<(String, i64)>> {

@@ -563,20 +563,29 @@ fn append_event(
     events::append(tx, kind, subject, &detail, now)
 }
 
-/// Creation time of the oldest delivery that is not sent yet: one seek per tunnel and state.
+/// Creation time of the oldest delivery that is not sent yet.
 pub(super) fn oldest_waiting(db: &Db) -> Result<Option<Timestamp>, StoreError> {
+    Ok(oldest_waiting_by_tunnel(db)?.into_iter().map(|(_, at)| at).min())
+}
+
+/// Creation time of the oldest delivery of each tunnel that is not sent yet: one seek per tunnel
+/// and state. Tunnels without one are left out.
+pub(super) fn oldest_waiting_by_tunnel(db: &Db) -> Result<Vec<(String, Timestamp)>, StoreError> {
     let sql = "
-        SELECT min((SELECT d.created_at
-                      FROM deliveries d
-                     WHERE d.tunnel = t.party AND d.state = s.state
-                     ORDER BY d.seq
-                     LIMIT 1))
+        SELECT t.name, min((SELECT d.created_at
+                              FROM deliveries d
+                             WHERE d.tunnel = t.party AND d.state = s.state
+                             ORDER BY d.seq
+                             LIMIT 1))
           FROM tunnels t
          CROSS JOIN (SELECT 'WAIT' AS state UNION ALL SELECT 'FAILED'
                       UNION ALL SELECT 'SENDING' UNION ALL SELECT 'HELD') s
+         GROUP BY t.name
     ";
-    let oldest: Option<i64> = rows::one(db, sql, [], |row| row.get(0))?;
-    Ok(oldest.map(Timestamp::from_ms))
+    let found: Vec<(String, Option<i64>)> =
+        rows::list(db, sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let waiting = found.into_iter().filter_map(|(name, at)| Some((name, at?)));
+    Ok(waiting.map(|(name, at)| (name, Timestamp::from_ms(at))).collect())
 }
 
 #[async_trait]

@@ -246,6 +246,13 @@ pub(super) fn oldest_unclaimed(db: &Db) -> StoreResult<Option<Timestamp>> {
     Ok(at.map(Timestamp::from_ms))
 }
 
+/// Whether no workspace has ever claimed a Mail, and its file is in `inbound`.
+fn is_unclaimed(db: &Db, mail: &StoredMail) -> StoreResult<bool> {
+    let sql = "SELECT 1 FROM claims WHERE mail = ?1 LIMIT 1";
+    let claim = rows::optional(db, sql, [mail.seq], |row| row.get::<i64>(0))?;
+    Ok(mail.location == MailLocation::Inbound && claim.is_none())
+}
+
 fn list(db: &Db, query: &MailQuery, page: &PageRequest) -> StoreResult<Page<MailRow>> {
     let (beyond, order) = rows::direction(page);
     // Claims in other states than NEW always have a row, and an index.
@@ -302,7 +309,7 @@ fn list(db: &Db, query: &MailQuery, page: &PageRequest) -> StoreResult<Page<Mail
         let matches = !matches!(mail.location, MailLocation::Held)
             && query.status.is_none_or(|status| status == state)
             && query.provider.as_ref().is_none_or(|provider| provider == mail.entry.id.provider());
-        if matches {
+        if matches && (!query.unclaimed || is_unclaimed(db, &mail)?) {
             entries.push(MailRow { entry: mail.entry, location: mail.location, claim });
         }
         Ok(true)

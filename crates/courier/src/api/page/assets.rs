@@ -1,12 +1,12 @@
 //! The files of `page/`, embedded in the program.
 
-use std::io::Write;
 use std::sync::LazyLock;
 
 use flate2::Compression;
-use flate2::write::GzEncoder;
 use monoco_core::hex;
 use sha2::{Digest, Sha256};
+
+use crate::api::compression::gzip;
 
 /// One file of the page.
 pub struct PageAsset {
@@ -36,6 +36,7 @@ const FILES: &[(&str, &[u8])] = files![
     "keys.js",
     "language.js",
     "route.js",
+    "rules.js",
     "stream.js",
     "strings/en.js",
     "strings/zh.js",
@@ -54,6 +55,7 @@ const FILES: &[(&str, &[u8])] = files![
     "views/inbox.js",
     "views/mail.js",
     "views/pipeline.js",
+    "views/search.js",
     "views/trace.js",
 ];
 
@@ -65,7 +67,7 @@ static ASSETS: LazyLock<Vec<PageAsset>> = LazyLock::new(|| {
             name,
             content_type: content_type(name),
             bytes,
-            compressed: compress(bytes),
+            compressed: gzip(bytes, Compression::best()),
             etag: format!("\"{}\"", &hex::encode(&Sha256::digest(bytes))[..16]),
         })
         .collect()
@@ -83,13 +85,6 @@ fn content_type(name: &str) -> &'static str {
         Some((_, "svg")) => "image/svg+xml",
         _ => "text/javascript; charset=utf-8",
     }
-}
-
-fn compress(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-    // Writing to memory cannot fail.
-    let _ = encoder.write_all(bytes);
-    encoder.finish().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -133,7 +128,7 @@ mod tests {
     fn first_view_is_small_when_compressed() {
         let later = |name: &str| {
             name.starts_with("vendor/uplot")
-                || name == "strings/zh.js"
+                || ["strings/zh.js", "rules.js"].contains(&name)
                 || (name.starts_with("views/") && name != "views/inbox.js")
         };
         let size: usize =

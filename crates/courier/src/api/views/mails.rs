@@ -1,7 +1,6 @@
-//! Mails, the claims of workspaces on them, and dead letters.
+//! Mails, and the claims of workspaces on them.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use monoco_core::claim::ClaimState;
 use monoco_core::mail::MailIndexEntry;
@@ -12,12 +11,8 @@ use serde_json::Value;
 #[cfg(test)]
 use utoipa::ToSchema;
 
-use super::boxes::RecordView;
-use super::email::EmailTaskView;
-use super::letters::LetterView;
 #[cfg(test)]
 use super::schemas::{ClaimSchema, MailIndexEntrySchema, MsgObjectSchema};
-use crate::courier::dead_drafts::DeadDraft;
 use crate::courier::mailbox_check::RebuildResult;
 
 /// A Mail with its status for one workspace.
@@ -65,46 +60,6 @@ pub struct MailDetailView {
 pub struct ClaimList {
     #[cfg_attr(test, schema(value_type = Vec<ClaimSchema>))]
     pub claims: Vec<ClaimInfo>,
-}
-
-/// Dead letters of all kinds.
-#[derive(Debug, Serialize, Deserialize)]
-#[cfg_attr(test, derive(ToSchema), schema(as = Dead))]
-pub struct DeadView {
-    #[cfg_attr(test, schema(value_type = Vec<ClaimSchema>))]
-    pub claims: Vec<ClaimInfo>,
-    pub deliveries: Vec<RecordView>,
-    pub letters: Vec<LetterView>,
-    /// Drafts that could not be sent. A draft that was sent and failed is listed as a delivery
-    /// or a letter
-    pub drafts: Vec<DeadDraftView>,
-    /// E-mail tasks that failed three times, or that cannot be retried. A delivery or letter of
-    /// their forward that failed is listed as well
-    #[serde(default)]
-    pub tasks: Vec<EmailTaskView>,
-    /// Ids of listed deliveries and letters that belong to the forward of a listed task, with the
-    /// id of the task
-    #[serde(default)]
-    pub of_tasks: BTreeMap<String, String>,
-}
-
-/// A draft that could not be sent.
-#[derive(Debug, Serialize, Deserialize)]
-#[cfg_attr(test, derive(ToSchema), schema(as = DeadDraft))]
-pub struct DeadDraftView {
-    pub id: String,
-    /// Name of the directory in `outbound/`
-    pub provider: String,
-    pub reason: String,
-    /// Path of the file when the draft was listed
-    pub file: String,
-}
-
-impl From<DeadDraft> for DeadDraftView {
-    fn from(draft: DeadDraft) -> Self {
-        let DeadDraft { uid, provider, reason, file } = draft;
-        Self { id: uid, provider, reason, file: file.display().to_string() }
-    }
 }
 
 /// What a rebuild of the mailbox changed.

@@ -7,10 +7,12 @@ use serde_json::value::RawValue;
 
 use super::error::ApiError;
 
+pub mod activity;
 pub mod approvals;
 pub mod boxes;
 pub mod cluster;
 pub mod contacts;
+pub mod dead;
 pub mod email;
 pub mod events;
 pub mod figures;

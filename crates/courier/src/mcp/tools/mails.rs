@@ -91,6 +91,7 @@ pub async fn list(context: ToolContext<'_>, args: ListMailsArgs) -> Result<ToolR
         status: status.transpose()?,
         provider: None,
         since: parse_since(since)?,
+        unclaimed: false,
     };
     let limit = limit.unwrap_or(DEFAULT_LISTED);
     if !(1..=MAX_LISTED).contains(&limit) {
@@ -371,7 +372,8 @@ impl ClaimableMails {
         let kept_ms = i64::from(kept_days).saturating_mul(24 * 60 * 60 * 1_000);
         let since = Timestamp::from_ms(api.clock.now().ms().saturating_sub(kept_ms));
         let workspace = context.agent.workspace.clone();
-        let mut query = MailQuery { workspace, status: None, provider: None, since: None };
+        let mut query =
+            MailQuery { workspace, status: None, provider: None, since: None, unclaimed: false };
         let newest = PageRequest { beyond: None, limit: 1, newest_first: true };
         let newest = api.store.mails(query.clone(), newest).await?;
         let start = newest.entries.first().map(|row| row.entry.seq - CLAIMABLE_WINDOW);

@@ -9,6 +9,7 @@ use monoco_core::did::{Did, TunnelId};
 use monoco_core::mail::Trust;
 use monoco_core::object::{MsgObject, ObjId, ObjKind};
 use monoco_core::time::Timestamp;
+use monoco_core::token::AgentName;
 use serde_json::Value;
 
 use crate::sql::db::{Db, Row, RowResult, params};
@@ -215,6 +216,21 @@ pub(super) fn list(
     let most = limit.saturating_add(1);
     let entries = rows::list_undamaged(db, "decision", most, &sql, [start], read)?;
     Ok(rows::page(entries, &page))
+}
+
+/// Lists decisions about messages of an agent since a time, newest first.
+pub(super) fn of_agent(
+    db: &Db,
+    agent: &AgentName,
+    since: Timestamp,
+    limit: usize,
+) -> StoreResult<Vec<StoredDecision>> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM {TABLES} WHERE d.agent = ?1 AND d.at >= ?2
+          ORDER BY d.at DESC, d.seq DESC"
+    );
+    let page = params![agent.as_str(), since.ms()];
+    rows::list_undamaged(db, "decision", limit, &sql, page, read)
 }
 
 /// Deletes decisions and codes that are older than the oldest event.
