@@ -93,11 +93,9 @@ fn unusable_server_is_explained_with_the_next_step() {
     );
     let wrong = format!("store: '{}'", url(&format!("{USER}:{WRONG_PASSWORD}")));
     assert_says(&refused_and_diagnosed(&wrong), &["28P01", "check the user and the password"]);
-    let missing = url(&format!("{USER}:{PASSWORD}")).replace("/postgres", "/missing");
-    assert_says(
-        &refused_and_diagnosed(&format!("store: '{missing}'")),
-        &["3D000", "create the database"],
-    );
+    let missing = url(&format!("{USER}:{PASSWORD}"));
+    let missing = format!("store: '{}/missing'", missing.rsplit_once('/').unwrap().0);
+    assert_says(&refused_and_diagnosed(&missing), &["3D000", "create the database"]);
 
     server.sql(&format!("CREATE ROLE app LOGIN PASSWORD '{PASSWORD}'"));
     let app = format!("store: '{}'", url(&format!("app:{PASSWORD}")));
