@@ -5,6 +5,7 @@
 //! * `connect`: sessions, TLS and errors
 //! * `dialect`: statements and texts in the form of PostgreSQL
 //! * `driver`: statements and rows
+//! * `pending`: statements that are sent together
 //! * `batches`: transactions of the writer thread, and commits with an unknown result
 //! * `blobs`: attachments and large objects
 //! * `migrate`: the schema
@@ -24,7 +25,7 @@ use crate::blobs::{BlobFiles, BlobStorage};
 use crate::sql::db::Db;
 use crate::sql::writer::WriterChannels;
 use crate::sql::{ReaderSource, SqlStore, StoreParts, blob_error, bulk_index, disk_error};
-pub(crate) use batches::BatchStart;
+pub(crate) use batches::{BatchStart, OtherCommits};
 use blobs::PgBlobs;
 use connect::Connector;
 use driver::PgConnection;
@@ -40,6 +41,7 @@ pub(crate) mod driver;
 mod failpoints;
 mod hints;
 mod migrate;
+mod pending;
 mod server;
 #[cfg(test)]
 mod tests;

@@ -256,7 +256,7 @@ fn update(
         reason,
         replaced_by,
     ];
-    if rows::execute(tx.db, UPDATE, row)? != 1 {
+    if !rows::update_one(tx.db, UPDATE, row)? {
         return Err(StoreError::Conflict { what: "approval", revision });
     }
     stored.approval.state = state;
@@ -505,7 +505,7 @@ impl ApprovalStore for SqlStore {
 
     async fn mark_asked(&self, id: ApprovalId) -> StoreResult<()> {
         let sql = "UPDATE approvals SET asked = 1 WHERE seq = ?1";
-        self.writer.run(move |tx| rows::execute(tx.db, sql, [id.0]).map(drop)).await
+        self.writer.run(move |tx| rows::execute(tx.db, sql, [id.0])).await
     }
 
     async fn answer_by_code(

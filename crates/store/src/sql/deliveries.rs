@@ -512,7 +512,7 @@ fn update(
         keeps_place,
         next.rate_limited,
     ];
-    if rows::execute(tx.db, UPDATE, row)? != 1 {
+    if !rows::update_one(tx.db, UPDATE, row)? {
         return Err(StoreError::Conflict { what: "delivery", revision: delivery.revision });
     }
     tx.effects.counts.delivery(from, -1);

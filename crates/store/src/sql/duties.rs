@@ -84,10 +84,10 @@ fn put(tx: &Tx<'_>, before: &Duty, after: &Duty) -> StoreResult<bool> {
     let until = after.until.ms();
     if before.epoch == 0 {
         let row = params![name, courier, boot, after.epoch, until];
-        return Ok(rows::execute(tx.db, INSERT_DUTY, row)? == 1);
+        return Ok(rows::changed_rows(tx.db, INSERT_DUTY, row)? == 1);
     }
     let row = params![name, courier, boot, after.epoch, until, before.epoch, before.until.ms()];
-    Ok(rows::execute(tx.db, UPDATE_DUTY, row)? == 1)
+    Ok(rows::changed_rows(tx.db, UPDATE_DUTY, row)? == 1)
 }
 
 /// Rejects a write of a duty that another courier has acquired since, or that was released.
@@ -112,7 +112,7 @@ fn renew(
     now: Timestamp,
 ) -> StoreResult<Vec<(Duty, DutyStep)>> {
     let row = params![run.id.to_string(), run.boot, rows::as_json(tunnels)?, now.ms()];
-    if rows::execute(tx.db, REPORT, row)? == 0 {
+    if rows::changed_rows(tx.db, REPORT, row)? == 0 {
         return Err(StoreError::CourierReplaced(run.id));
     }
     let plan = plan_duties(run, &couriers(tx.db)?, &duties(tx.db)?, now);
@@ -228,7 +228,7 @@ impl DutyStore for SqlStore {
 
     async fn remove_couriers(&self, before: Timestamp) -> StoreResult<usize> {
         let sql = "DELETE FROM couriers WHERE seen_at < ?1";
-        self.writer.run(move |tx| rows::execute(tx.db, sql, [before.ms()])).await
+        self.writer.run(move |tx| rows::changed_rows(tx.db, sql, [before.ms()])).await
     }
 }
 
