@@ -324,15 +324,17 @@ pub(crate) async fn mails_are_listed_by_every_filter_in_both_directions(store: &
     }
     assert!(found > 100, "{found}");
     let unclaimed = MailQuery { unclaimed: true, ..all_mails_query(&mine) };
-    let page = PageRequest { beyond: None, limit: 100, newest_first: false };
-    let listed = store.mails(unclaimed, page).await.unwrap();
+    let pages = all_pages(100, false, async |request| {
+        store.mails(unclaimed.clone(), request).await.unwrap()
+    });
+    let listed = pages.await.concat();
     let want: Vec<_> = all
         .iter()
         .map(|row| &row.entry)
         .filter(|entry| !claims.contains_key(&entry.id) && entry.id != late)
         .map(|entry| entry.seq)
         .collect();
-    let seqs: Vec<_> = listed.entries.iter().map(|row| row.entry.seq).collect();
+    let seqs: Vec<_> = listed.iter().map(|row| row.entry.seq).collect();
     assert_eq!(seqs, want, "claims of any workspace count");
     assert!(!want.is_empty());
 }
