@@ -35,7 +35,7 @@ pub enum EventKind {
     Dispatched,
     /// A message was accepted for sending.
     Posted,
-    /// A message waits for approval, or its approval was answered or has expired.
+    /// A message waits for approval, its approval was answered or has expired, or a rule refused it.
     Approval,
     /// Deliveries were halted or resumed.
     Halted,

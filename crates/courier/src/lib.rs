@@ -10,6 +10,7 @@
 //! * [`api`]: the HTTP API; one guard checks every request.
 //! * [`mcp`]: tools, resources and prompts for agents, at `/mcp` of the API.
 //! * [`config`]: reads and checks the config file.
+//! * [`open_store`]: opens the store that the config names.
 //! * [`log`], `log_limit`: the courier's log and its rotation; limits repeated messages.
 //! * `task_group`, `signals`: tasks that stop together; process signals.
 //! * [`supervisor`]: runs commands so that none of their processes outlives them.
@@ -25,6 +26,7 @@ pub mod home;
 pub mod log;
 mod log_limit;
 pub mod mcp;
+pub mod open_store;
 pub mod pipeline;
 pub mod serve;
 mod signals;

@@ -17,7 +17,6 @@ use monoco_core::did::Did;
 use monoco_core::letter::ChainDirection;
 use monoco_core::retention::MAX_CLOCK_STEP;
 use monoco_core::time::Timestamp;
-use monoco_store::sqlite::SqliteStore;
 use monoco_store::{FtsIndex, PipelineRouting, SharedStore, StoreError, SweepCounts};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, UnixListener};
@@ -44,9 +43,10 @@ use crate::courier::merge::MergeLoop;
 use crate::courier::search_indexer::SearchIndexer;
 use crate::courier::tunnel_supervisor::TunnelSupervisor;
 use crate::courier::tunnels::TunnelRegistry;
-use crate::courier::{approval_asks, figures, locks_file, retention, sweeper};
+use crate::courier::{approval_asks, database_check, figures, locks_file, retention, sweeper};
 use crate::home::{ApiToken, CourierInfo, CourierState, Home, HomeError, PageAccess, ReloadResult};
 use crate::log::LogWriter;
+use crate::open_store::open_store;
 use crate::pipeline::Pipeline;
 use crate::pipeline::config::PipelineConfig;
 use crate::pipeline::queue::{LetterQueue, QueueNotifier};
@@ -75,8 +75,8 @@ pub enum StartError {
     Home(#[from] HomeError),
     #[error(transparent)]
     Config(#[from] ConfigError),
-    #[error("cannot open the store in {path}: {error}")]
-    Store { path: PathBuf, error: StoreError },
+    #[error("cannot open the store in {place}: {error}")]
+    Store { place: String, error: StoreError },
     #[error("other users can write to the mailbox directory {path} (mode {mode:o})")]
     OpenMailbox { path: PathBuf, mode: u32 },
     #[error("port {0} is in use")]
@@ -126,9 +126,12 @@ async fn serve(options: ServeOptions, ready: &dyn Fn(&CourierInfo)) -> Result<()
     };
     home.announce(&info)?;
     let id = home.courier_id()?;
-    let courier = Courier::start(&home, id, config, source.clone(), listeners)
-        .await
-        .map_err(|error| StartError::Store { path: home.store(), error })?;
+    let place = config.store.place(&home);
+    let courier = async {
+        let store = open_store(&home, id, &config.store).await?;
+        Courier::start(&home, id, store, config, source.clone(), listeners).await
+    };
+    let courier = courier.await.map_err(|error| StartError::Store { place, error })?;
     info.state = CourierState::Running;
     home.announce(&info)?;
     ready(&info);
@@ -260,15 +263,15 @@ struct Courier {
 }
 
 impl Courier {
-    /// Opens the store and starts all tasks.
+    /// Prepares the store and starts all tasks.
     async fn start(
         home: &Home,
         id: CourierId,
+        store: SharedStore,
         config: Arc<Config>,
         source: ConfigSource,
         listeners: Listeners,
     ) -> Result<Self, StoreError> {
-        let store: SharedStore = Arc::new(SqliteStore::open(&home.store())?);
         store.set_approval_policy(Arc::clone(&config.approvals));
         let index = Arc::new(FtsIndex::open(&home.store())?);
         let search = Arc::new(SearchIndexer::new(Arc::clone(&store), index, config.search));
@@ -465,6 +468,9 @@ fn start_loops(
     loops.spawn(sweeper::run(store(), clock, settings(), stop()));
     loops.spawn(approval_asks::run(store(), clock, settings(), stop()));
     loops.spawn(figures::run(store(), clock, stop()));
+    if parts.duties.is_shared() {
+        loops.spawn(database_check::run(store(), config.store.durability(), stop()));
+    }
     let search = Arc::clone(&parts.search);
     loops.spawn(Arc::clone(&search).run(stop()));
     let eraser = TextEraser { projector: Arc::clone(&projector), search, clock, owner: owner() };

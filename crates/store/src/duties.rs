@@ -9,6 +9,7 @@ use monoco_core::duty::{Duty, DutyProof, DutyStep, RegisteredCourier};
 use monoco_core::time::Timestamp;
 
 use crate::StoreResult;
+use crate::postgres::ServerFacts;
 
 /// Registers couriers and leases duties to them.
 #[async_trait]
@@ -20,6 +21,9 @@ pub trait DutyStore: Send + Sync {
     /// Returns the time of the database server, which all couriers follow. `None` when the store
     /// is part of the courier.
     async fn server_time(&self) -> StoreResult<Option<Timestamp>>;
+
+    /// Returns the state of the database server. `None` when the store is part of the courier.
+    async fn server_facts(&self) -> StoreResult<Option<ServerFacts>>;
 
     /// Registers the start of a courier, and gives the run the next boot number.
     async fn register_courier(

@@ -53,6 +53,15 @@ impl Caller {
         }
     }
 
+    /// The idempotency key as the store has it. Keys of different agents are different, so that no
+    /// agent gets the result of another one.
+    pub fn own_key(&self, key: String) -> String {
+        match self.agent() {
+            Some(token) => format!("{}:{key}", token.name),
+            None => key,
+        }
+    }
+
     /// The name that answers to approvals and halts are stored with.
     pub fn name(&self) -> &str {
         self.agent().map_or("owner", |token| token.name.as_str())

@@ -6,7 +6,7 @@
 //! it), and the token.
 //!
 //! The token is the owner's, or that of an agent: then the request gets the agent's
-//! [`super::caller::Caller`], and [`super::access`] checks what the agent may do.
+//! `super::caller::Caller`, and `super::access` checks what the agent may do.
 //!
 //! Only `/health` needs no token, and then shows only the status. It is compared with the path
 //! before decoding, so that no other spelling of it is exempt. The files of the web page need none

@@ -1,6 +1,7 @@
 //! `/health`: the status of the courier and its parts.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::State;
@@ -8,20 +9,22 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use monoco_core::delivery::SendState;
 use monoco_core::did::TunnelId;
+use monoco_core::halt::HaltSet;
 use monoco_core::letter::LetterState;
 use monoco_core::record::BoxKind;
 use monoco_core::time::Timestamp;
 use monoco_core::token::Scope;
 use monoco_core::tunnel_health::{TunnelConnection, TunnelStatus};
 use monoco_store::{
-    DeadForward, EmailTaskCounts, LetterCounts, SharedStore, StoreCounts, StoreHealth, StoreResult,
+    DeadForward, EmailTaskCounts, LetterCounts, SharedStore, StoreCounts, StoreError, StoreHealth,
+    StoreResult,
 };
 use serde_json::json;
 
 use super::SharedApi;
 use super::caller::Caller;
 use super::input::MAX_PAGE;
-use super::views::cluster::{ClusterHealth, CourierView, DutyView};
+use super::views::cluster::{ClusterHealth, CourierView, DatabaseHealth, DutyView};
 use super::views::health::{
     AdapterHealth, DeadCounts, HealthCounts, HealthView, MailboxHealth, PipelineHealth,
     StorageHealth,
@@ -32,6 +35,9 @@ use crate::pipeline::dispatcher::LetterDispatcher;
 
 /// How long a letter may be due before the pipeline counts as degraded.
 const MAX_LETTER_DELAY_MS: i64 = 60_000;
+
+/// How long the database server of a shared store may take to answer.
+const DATABASE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Get the health of the courier
 ///
@@ -49,26 +55,43 @@ pub async fn health(State(api): State<SharedApi>, caller: Option<Extension<Calle
         StoreHealth::Failing(error) => ("failing", Some(error)),
         StoreHealth::Broken(error) => ("broken", Some(error)),
     };
-    let counts = api.store.counts().await;
     let now = api.clock.now();
-    let letters = api.store.letter_counts(now).await;
-    let letters = letters.ok();
-    let tasks = api.store.task_counts().await.unwrap_or_default();
-    let forwards = dead_forwards(&api.store, &tasks).await.unwrap_or_default();
+    let cluster = cluster(&api, now).await;
+    let problems = match &cluster {
+        Ok(Some(cluster)) => cluster.database.problems.len(),
+        _ => 0,
+    };
+    let (counts, letters, tasks, forwards) = match &cluster {
+        Ok(_) => {
+            let tasks = api.store.task_counts().await.unwrap_or_default();
+            let forwards = dead_forwards(&api.store, &tasks).await.unwrap_or_default();
+            let letters = api.store.letter_counts(now).await.ok();
+            (api.store.counts().await, letters, tasks, forwards)
+        }
+        // Each question would wait for the server again.
+        Err(error) => (Err(error.clone()), None, BTreeMap::new(), Vec::new()),
+    };
+    let (storage, detail) = match (&cluster, storage) {
+        (Err(error), "ok") => ("failing", Some(error.to_string())),
+        _ => (storage, detail),
+    };
     let pipeline = pipeline(api.pipeline.dispatcher(), letters.as_ref(), now);
     let report = api.projector.report();
     let damaged_rows = api.store.damaged_rows();
     let intact = damaged_rows.is_empty() && !report.has_damage();
     let (status, code) = match (storage, &counts, pipeline.status.as_ref()) {
         ("broken", ..) => ("failed", StatusCode::SERVICE_UNAVAILABLE),
-        ("ok", Ok(_), "ok") if intact => ("ok", StatusCode::OK),
+        ("ok", Ok(_), "ok") if intact && problems == 0 => ("ok", StatusCode::OK),
         _ => ("degraded", StatusCode::OK),
     };
     let shows_all = |caller: &Caller| [Scope::Read, Scope::Operate].map(|it| caller.has_scope(it));
     if !caller.is_some_and(|Extension(caller)| shows_all(&caller).contains(&true)) {
         return (code, axum::Json(json!({ "status": status }))).into_response();
     }
-    let halts = api.store.halts().await.unwrap_or_default();
+    let halts = match &cluster {
+        Ok(_) => api.store.halts().await.unwrap_or_default(),
+        Err(_) => HaltSet::default(),
+    };
     let counts = counts.unwrap_or_default();
     let age = |at: Timestamp| now.ms().saturating_sub(at.ms()).max(0);
     let health = HealthView {
@@ -94,7 +117,7 @@ pub async fn health(State(api): State<SharedApi>, caller: Option<Extension<Calle
         ),
         halts: halts.0.iter().map(Into::into).collect(),
         pending_approvals: counts.pending_approvals,
-        cluster: cluster(&api, now).await.unwrap_or_default(),
+        cluster: cluster.unwrap_or_default(),
         oldest_waiting_delivery_ms: counts.oldest_waiting.map(age),
         oldest_unclaimed_mail_ms: counts.oldest_unclaimed.map(age),
         clock_drift_ms: api.clock.drift(),
@@ -102,14 +125,25 @@ pub async fn health(State(api): State<SharedApi>, caller: Option<Extension<Calle
     (code, axum::Json(health)).into_response()
 }
 
-/// The couriers and duties of a shared store; `None` when it has only this courier.
+/// The couriers, duties and database server of a shared store; `None` when it has only this
+/// courier.
+///
+/// # Errors
+///
+/// When the server does not answer.
 async fn cluster(api: &SharedApi, now: Timestamp) -> StoreResult<Option<ClusterHealth>> {
-    if !api.duties.is_shared() {
-        return Ok(None);
-    }
+    let asked = tokio::time::timeout(DATABASE_TIMEOUT, api.store.server_facts()).await;
+    let no_answer = |_| {
+        let why = format!("the database server did not answer in {} s", DATABASE_TIMEOUT.as_secs());
+        Err(StoreError::Unavailable(why))
+    };
+    let Some(facts) = asked.unwrap_or_else(no_answer)? else { return Ok(None) };
     let (couriers, duties) = (api.store.couriers().await?, api.store.duties().await?);
+    let durability = api.config.borrow().store.durability();
     Ok(Some(ClusterHealth {
         courier: api.duties.run().id.to_string(),
+        durability: durability.as_str().into(),
+        database: DatabaseHealth::new(facts, durability),
         couriers: couriers.iter().map(|courier| CourierView::new(courier, now)).collect(),
         duties: duties.iter().map(|duty| DutyView::new(duty, now)).collect(),
     }))

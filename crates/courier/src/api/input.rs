@@ -164,7 +164,7 @@ impl std::ops::Deref for RequestBody {
     }
 }
 
-/// Reads the whole body: at most `limit` bytes, not slower than [`MIN_BODY_RATE`]. Bytes are
+/// Reads the whole body: at most `limit` bytes, not slower than `MIN_BODY_RATE`. Bytes are
 /// charged to `space` when they have arrived, whatever length the client has announced.
 ///
 /// # Errors

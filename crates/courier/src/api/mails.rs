@@ -433,7 +433,7 @@ pub async fn reply(
     if text.trim().is_empty() && attachments.is_empty() {
         return Err(ApiError::bad_field("text", "empty; expected text or attachments"));
     }
-    let key = parse_key(&headers, idempotency_key)?;
+    let key = parse_key(&caller, &headers, idempotency_key)?;
     let id = mail_id(&api, &path).await?;
     if caller.agent().is_some() {
         visibility::check_mail(&caller, &api.store.mail(&id, &Workspace::shared()).await?)?;

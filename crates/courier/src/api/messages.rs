@@ -187,7 +187,7 @@ pub async fn post_send(
     headers: HeaderMap,
     JsonBody(body): JsonBody<SendBody>,
 ) -> Result<axum::Json<SendResponse>, ApiError> {
-    let key = parse_key(&headers, body.idempotency_key)?;
+    let key = parse_key(&caller, &headers, body.idempotency_key)?;
     let not_before = body.schedule_at.as_ref().map(parse_schedule).transpose()?;
     let msg = parse_message(&caller, body.msg, body.msg_id.as_deref())?;
     if body.dry_run {
@@ -216,7 +216,11 @@ pub async fn respond(api: &Api, result: SendResult) -> Result<SendResponse, ApiE
     Ok(response)
 }
 
-pub fn parse_key(headers: &HeaderMap, field: Option<String>) -> Result<Option<String>, ApiError> {
+pub fn parse_key(
+    caller: &Caller,
+    headers: &HeaderMap,
+    field: Option<String>,
+) -> Result<Option<String>, ApiError> {
     let header = input::idempotency_key(headers)
         .map_err(|why| ApiError::bad_parameter("Idempotency-Key", why))?;
     if let (Some(header), Some(field)) = (&header, &field)
@@ -229,7 +233,7 @@ pub fn parse_key(headers: &HeaderMap, field: Option<String>) -> Result<Option<St
     if key.as_ref().is_some_and(|key| key.is_empty() || key.len() > MAX_KEY_BYTES) {
         return Err(ApiError::bad_field("idempotency_key", "expected 1 to 256 bytes"));
     }
-    Ok(key)
+    Ok(key.map(|key| caller.own_key(key)))
 }
 
 fn parse_schedule(value: &Value) -> Result<Timestamp, ApiError> {

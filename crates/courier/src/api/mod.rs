@@ -1,7 +1,7 @@
 //! The HTTP API: all routes and the state that handlers share.
 //!
 //! Handlers translate between HTTP and the store; they contain no domain decisions. Every
-//! request over TCP passes [`guard`], which finds its caller; [`access`] checks that the caller may
+//! request over TCP passes `guard`, which finds its caller; `access` checks that the caller may
 //! use the route. Every error is built in [`error`].
 
 use std::sync::Arc;

@@ -57,7 +57,7 @@ pub async fn submit(
     headers: HeaderMap,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let key = key(&headers)?;
+    let key = key(&headers)?.map(|key| caller.own_key(key));
     let kind = input::content_type(&headers);
     if kind != Some("message/rfc822")
         && let Some((name, _)) = pairs.first()

@@ -82,7 +82,7 @@ impl Config {
             webhook_port: self.webhook_port,
             mailbox_root: self.mailbox_root.clone(),
             search: self.search,
-            store: self.store,
+            store: self.store.clone(),
             pipeline: PipelineConfig { queue: self.pipeline.queue.clone(), ..new.pipeline },
             ..new
         }

@@ -12,11 +12,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use monoco_core::approval::policy::ApprovalPolicy;
-use monoco_core::config::{ConfigFile, ConfigSection, InvalidConfig};
+use monoco_core::config::{ConfigFile, ConfigSection, InvalidConfig, SecretSource};
 use monoco_core::did::{Did, TunnelId};
 use monoco_core::lease::LeaseDuration;
 use monoco_core::merge::Debounce;
 use monoco_core::retry::{Backoff, RetryPolicy};
+use monoco_store::postgres::Durability;
 use serde::{Deserialize, Serialize};
 use tracing::Level;
 
@@ -50,7 +51,7 @@ pub struct Config {
     pub log_level: Level,
     /// The directory of Mail files, when it is not in the home. See [`Config::mailbox`].
     pub mailbox_root: Option<PathBuf>,
-    pub store: StoreKind,
+    pub store: StoreConfig,
     /// Whether messages are indexed for search.
     pub search: bool,
     /// How long to wait for another message of a session; tunnels may set their own.
@@ -66,10 +67,40 @@ pub struct Config {
     pub tunnels: BTreeMap<TunnelId, TunnelConfig>,
 }
 
-/// The backend of the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreKind {
+/// Where the store is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreConfig {
+    /// In the home directory, for one courier.
     Sqlite,
+    /// In a PostgreSQL database, which several couriers can share.
+    Postgres(PostgresConfig),
+}
+
+/// A store in a PostgreSQL database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostgresConfig {
+    /// The connection URL, which can have a password.
+    pub url: SecretSource,
+    /// The schema with the tables of the store.
+    pub schema: String,
+    pub durability: Durability,
+}
+
+impl StoreConfig {
+    /// Where a store with this config is, for messages. Has no secrets.
+    pub fn place(&self, home: &Home) -> String {
+        match self {
+            Self::Sqlite => home.store().display().to_string(),
+            Self::Postgres(config) => format!("PostgreSQL, schema {}", config.schema),
+        }
+    }
+
+    pub const fn durability(&self) -> Durability {
+        match self {
+            Self::Sqlite => Durability::Primary,
+            Self::Postgres(config) => config.durability,
+        }
+    }
 }
 
 /// Leases and retries of claims.
@@ -307,20 +338,45 @@ fn read_host(section: &ConfigSection<'_>) -> Result<IpAddr, InvalidConfig> {
     }
 }
 
+/// The keys of `storage` that only a store in PostgreSQL has.
+const POSTGRES_KEYS: [&str; 3] = ["schema", "durability", "objects"];
+
 fn read_storage(
     section: &ConfigSection<'_>,
-) -> Result<(Option<PathBuf>, StoreKind), InvalidConfig> {
-    section.deny_unknown_keys(&["mailbox_root", "store", "search"])?;
-    // Errors do not repeat the value: a URL may hold a password.
-    match section.text("store")?.as_deref() {
-        None | Some("sqlite") => {}
-        Some(url) if url.starts_with("postgres:") || url.starts_with("postgresql:") => {
-            let why = "PostgreSQL is not in this version; expected sqlite";
+) -> Result<(Option<PathBuf>, StoreConfig), InvalidConfig> {
+    let mut known = vec!["mailbox_root", "store", "store_file", "store_command", "search"];
+    known.extend(POSTGRES_KEYS);
+    section.deny_unknown_keys(&known)?;
+    let mailbox_root = section.file_path("mailbox_root")?;
+    let is_postgres =
+        |url: &str| url.starts_with("postgres://") || url.starts_with("postgresql://");
+    let url = match section.secret_source("store")? {
+        None => None,
+        Some(SecretSource::Value(text)) if text.expose() == "sqlite" => None,
+        // Errors do not repeat the value: a URL may hold a password.
+        Some(SecretSource::Value(text)) if !is_postgres(text.expose().trim()) => {
+            let why = "unknown store; expected sqlite, or a URL that starts with postgres://";
             return Err(section.invalid_key("store", why));
         }
-        Some(_) => return Err(section.invalid_key("store", "unknown store; expected sqlite")),
+        source => source,
+    };
+    let Some(url) = url else {
+        if let Some(key) = POSTGRES_KEYS.iter().find(|key| section.has(key)) {
+            return Err(section.invalid_key(key, "only a store in PostgreSQL has this key"));
+        }
+        return Ok((mailbox_root, StoreConfig::Sqlite));
+    };
+    let durability = Durability::ALL.map(|durability| (durability.as_str(), durability));
+    let durability = section.one_of("durability", &durability)?.unwrap_or_default();
+    match section.text("objects")?.as_deref() {
+        None | Some("database") => {}
+        Some(_) => {
+            let why = "unknown place of attachments; expected database";
+            return Err(section.invalid_key("objects", why));
+        }
     }
-    Ok((section.file_path("mailbox_root")?, StoreKind::Sqlite))
+    let schema = section.text("schema")?.unwrap_or_else(|| "monoco".to_owned());
+    Ok((mailbox_root, StoreConfig::Postgres(PostgresConfig { url, schema, durability })))
 }
 
 /// Reads a section `debounce`. Missing keys have the values of `default`.

@@ -221,7 +221,11 @@ courier: {storage: {mailbox_root: mail}}
 courier: {storage: {mailbox_root: ~bob/mail}}
     expected an absolute path
 courier: {storage: {store: mysql}}
-    courier.storage.store: unknown store; expected sqlite
+    courier.storage.store: unknown store; expected sqlite, or a URL that starts with postgres://
+courier: {storage: {durability: replicated}}
+    courier.storage.durability: only a store in PostgreSQL has this key
+courier: {storage: {store: 'postgres://db/hub', objects: s3://bucket}}
+    courier.storage.objects: unknown place of attachments; expected database
 courier: {debounce: {window_ms: 600001}}
     courier.debounce.window_ms: expected a number from 0 to 600000
 courier: {debounce: {window_ms: 31000}}

@@ -1,10 +1,11 @@
 //! Background tasks: storing inbound messages, fetching their files, merging, Mail files, drafts, sending,
 //! receipts in chats, questions about approvals, expiry of leases, retention, the search
-//! index.
+//! index, the check of the database server.
 //!
 //! Hints may be lost, so every task also polls (see `background`).
 
 pub mod approval_asks;
+pub mod database_check;
 pub mod dead_drafts;
 mod delivery_hints;
 pub mod draft_sender;

@@ -6,10 +6,10 @@
 //! # Reading order
 //!
 //! * [`BeanstalkdClient`]: all commands except reserving jobs; clones share a connection.
-//! * [`consumer`]: reserves jobs over a connection of its own.
-//! * [`connection`]: the task that owns a connection.
-//! * [`wire`]: encodes commands and parses replies, without I/O.
-//! * [`names`]: addresses and tube names.
+//! * `consumer`: reserves jobs over a connection of its own.
+//! * `connection`: the task that owns a connection.
+//! * `wire`: encodes commands and parses replies, without I/O.
+//! * `names`: addresses and tube names.
 
 mod connection;
 mod consumer;

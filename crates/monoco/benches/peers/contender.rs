@@ -4,9 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::common::Result;
-use crate::common::drive::{Bounds, drive};
+use crate::common::drive::{Bounds, drive, median};
 use crate::common::figures::thousands;
 use crate::common::resources::IdleCost;
+use crate::plan::Plan;
 
 /// One call of a producer or consumer. Returns how many messages it processed.
 pub type Call<'q> = Box<dyn FnMut() -> Result<u64> + 'q>;
@@ -107,6 +108,36 @@ impl<P: Peer + Sync> Contender for Measured<P> {
     fn idle_cost(&mut self, watch: Duration) -> Result<Option<IdleCost>> {
         self.peer.idle_cost(watch)
     }
+}
+
+/// The median rate of every contender in one cell.
+///
+/// The contenders run in turns, so that a slow phase of the disk affects all of them.
+pub fn measure<'a>(
+    field: &mut [(&'a str, Box<dyn Contender>)],
+    cell: &Cell,
+    plan: &Plan,
+) -> Result<Vec<(&'a str, Option<f64>)>> {
+    let mut measured: Vec<Vec<f64>> = field.iter().map(|_| Vec::new()).collect();
+    for round in 1..=plan.repeats {
+        for ((name, contender), rates) in field.iter_mut().zip(&mut measured) {
+            let rate = match *cell {
+                Cell::Enqueue { producers } => contender.enqueue(producers, plan.bounds),
+                Cell::TakeFinish { takers, backlog } => {
+                    contender.take_finish(takers, backlog, plan.bounds)
+                }
+            };
+            let rate = rate.map_err(|err| format!("{name}, {cell}: {err}"))?;
+            if let Some(rate) = rate {
+                eprintln!("{cell}, round {round}: {name} {}/s", thousands(rate));
+                rates.push(rate);
+            }
+        }
+    }
+    for (_, contender) in field.iter_mut() {
+        contender.release();
+    }
+    Ok(field.iter().zip(measured).map(|((name, _), rates)| (*name, median(rates))).collect())
 }
 
 /// One column of the table.

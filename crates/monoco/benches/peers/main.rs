@@ -33,10 +33,10 @@ mod table;
 
 use std::process::ExitCode;
 
+use common::Result;
 use common::args::{Args, Benchmark};
-use common::figures::{machine, thousands};
-use common::{Result, drive};
-use contender::{Cell, Contender, Measured, Peer};
+use common::figures::machine;
+use contender::{Cell, Contender, Measured, Peer, measure};
 use plan::Plan;
 use table::Table;
 
@@ -106,36 +106,6 @@ fn run(args: &Args) -> Result<()> {
         println!("{starts}");
     }
     Ok(())
-}
-
-/// The median rate of every contender in one cell.
-///
-/// The contenders run in turns, so that a slow phase of the disk affects all of them.
-fn measure<'a>(
-    field: &mut [(&'a str, Box<dyn Contender>)],
-    cell: &Cell,
-    plan: &Plan,
-) -> Result<Vec<(&'a str, Option<f64>)>> {
-    let mut measured: Vec<Vec<f64>> = field.iter().map(|_| Vec::new()).collect();
-    for round in 1..=plan.repeats {
-        for ((name, contender), rates) in field.iter_mut().zip(&mut measured) {
-            let rate = match *cell {
-                Cell::Enqueue { producers } => contender.enqueue(producers, plan.bounds),
-                Cell::TakeFinish { takers, backlog } => {
-                    contender.take_finish(takers, backlog, plan.bounds)
-                }
-            };
-            let rate = rate.map_err(|err| format!("{name}, {cell}: {err}"))?;
-            if let Some(rate) = rate {
-                eprintln!("{cell}, round {round}: {name} {}/s", thousands(rate));
-                rates.push(rate);
-            }
-        }
-    }
-    for (_, contender) in field.iter_mut() {
-        contender.release();
-    }
-    Ok(field.iter().zip(measured).map(|((name, _), rates)| (*name, drive::median(rates))).collect())
 }
 
 /// One line with machine, versions and durations.

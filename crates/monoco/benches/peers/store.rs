@@ -23,22 +23,37 @@ pub const NAME: &str = "monoco, store";
 /// Messages per commit while the store is filled.
 const FILL_BATCH: u64 = 500;
 
+/// Opens the stores of a new queue, with files in an empty directory.
+type OpenStores = Box<dyn Fn(&Path) -> Result<Vec<SqlStore>> + Send + Sync>;
+
 pub struct StoreContender {
     below: PathBuf,
     runtime: Runtime,
+    open: OpenStores,
 }
 
-/// An open store and its data.
+/// Open stores with the same rows, and their files. Clients use them in turns.
 pub struct Store {
-    // In this order: the store is closed before the files are removed.
-    store: SqlStore,
+    // In this order: the stores are closed before the files are removed.
+    stores: Vec<SqlStore>,
     _data: TempDir,
 }
 
 impl StoreContender {
     pub fn new(below: &Path) -> Result<Self> {
+        Self::with(below, Box::new(|dir| Ok(vec![SqliteStore::open(dir)?])))
+    }
+
+    /// A contender with stores that `open` returns.
+    pub fn with(below: &Path, open: OpenStores) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        Ok(Self { below: below.to_owned(), runtime })
+        Ok(Self { below: below.to_owned(), runtime, open })
+    }
+}
+
+impl Store {
+    fn of_client(&self, number: usize) -> &SqlStore {
+        &self.stores[number % self.stores.len()]
     }
 }
 
@@ -51,7 +66,7 @@ impl Peer for StoreContender {
 
     fn start(&self) -> Result<Store> {
         let data = TempDir::new_in(&self.below)?;
-        Ok(Store { store: SqliteStore::open(data.path())?, _data: data })
+        Ok(Store { stores: (self.open)(data.path())?, _data: data })
     }
 
     fn fill(&self, queue: Store, messages: u64) -> Result<Store> {
@@ -60,7 +75,7 @@ impl Peer for StoreContender {
         while left > 0 {
             let count = left.min(FILL_BATCH);
             let batch = (0..count).map(|_| dispatch(&mut payload, 0)).collect::<Result<_>>()?;
-            for answer in self.runtime.block_on(queue.store.dispatch(batch, now())) {
+            for answer in self.runtime.block_on(queue.stores[0].dispatch(batch, now())) {
                 answer?;
             }
             left -= count;
@@ -69,10 +84,10 @@ impl Peer for StoreContender {
     }
 
     fn producer<'q>(&'q self, queue: &'q Store, number: usize) -> Result<Call<'q>> {
-        let mut payload = Payload::new();
+        let (mut payload, store) = (Payload::new(), queue.of_client(number));
         Ok(Box::new(move || {
             let batch = vec![dispatch(&mut payload, number)?];
-            for answer in self.runtime.block_on(queue.store.dispatch(batch, now())) {
+            for answer in self.runtime.block_on(store.dispatch(batch, now())) {
                 answer?;
             }
             Ok(1)
@@ -80,7 +95,7 @@ impl Peer for StoreContender {
     }
 
     fn taker<'q>(&'q self, queue: &'q Store, number: usize) -> Result<Call<'q>> {
-        let (store, owner) = (&queue.store, owner()?);
+        let (store, owner) = (queue.of_client(number), owner()?);
         let holder = Holder::new(format!("taker-{number}"))?;
         Ok(Box::new(move || {
             self.runtime.block_on(async {

@@ -25,7 +25,7 @@ use super::CliContext;
 use super::failure::{CliError, CliExit};
 use super::output::{self, Column, ToCell, note};
 use monoco_courier::clock::wall_now;
-use monoco_courier::config::{self, ADAPTERS_DIR, ConfigSource};
+use monoco_courier::config::{self, ADAPTERS_DIR, ConfigSource, StoreConfig};
 use monoco_courier::home::Home;
 
 /// Version of the layout of a backup.
@@ -70,6 +70,14 @@ pub fn run(context: &CliContext, args: &BackupArgs) -> Result<(), CliError> {
     let home = &context.home;
     let failed = |error: String| CliError::new(CliExit::NotPossible, error);
     let (dir, store) = (std::path::absolute(&args.dir)?, home.store());
+    let running = home.running().and_then(|running| running.config);
+    let source = running.unwrap_or_else(|| ConfigSource::of(home));
+    if let Ok(config) = source.load()
+        && config.store != StoreConfig::Sqlite
+    {
+        let message = "the store is in PostgreSQL, which has backups of its own";
+        return Err(failed(message.to_owned()).hint("use `pg_dump` or a base backup"));
+    }
     if !store.join("monoco.db").exists() {
         let message = format!("there is no store in {}", home.path().display());
         return Err(failed(message).hint("`monoco courier start` creates it"));
@@ -87,8 +95,6 @@ pub fn run(context: &CliContext, args: &BackupArgs) -> Result<(), CliError> {
             .hint(format!("{} is incomplete; remove it", dir.display()))
     })?;
 
-    let running = home.running().and_then(|running| running.config);
-    let source = running.unwrap_or_else(|| ConfigSource::of(home));
     let mut config = Vec::new();
     for (name, path) in config_files(&source, home)? {
         let Some(bytes) = read_config(&path)? else { continue };

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::CliContext;
 use super::failure::{CliError, CliExit};
 use super::output::{self, Column, OutputFormat, ToCell, escape_line, print};
-use monoco_courier::config::ConfigSource;
+use monoco_courier::config::{ConfigSource, StoreConfig};
 use monoco_courier::home::Home;
 
 mod files;
@@ -70,6 +70,7 @@ async fn run_checks(home: &Home) -> Vec<DoctorCheck> {
     checks.extend(machine::disk(home.path()));
     checks.push(machine::file_system(home.path()));
     let (mut drift, mut dead) = (None, None);
+    let is_shared = config.as_ref().is_ok_and(|config| config.store != StoreConfig::Sqlite);
     match &running {
         Some(running) => {
             let (check, health) = health::courier(home, running).await;
@@ -84,7 +85,10 @@ async fn run_checks(home: &Home) -> Vec<DoctorCheck> {
         None => {
             checks.push(health::no_courier(home));
             let mailbox = config.as_ref().map_or_else(|_| home.mailbox(), |it| it.mailbox(home));
-            checks.extend(files::store(&home.store(), &mailbox));
+            match config.as_ref().map(|config| &config.store) {
+                Ok(StoreConfig::Postgres(config)) => checks.push(health::server(config).await),
+                _ => checks.extend(files::store(&home.store(), &mailbox)),
+            }
             if let Ok(config) = &config {
                 checks.extend(tunnels::configured(config).await);
                 checks.push(machine::port("port", config.host, config.port));
@@ -93,7 +97,7 @@ async fn run_checks(home: &Home) -> Vec<DoctorCheck> {
         }
     }
     checks.extend(config.as_ref().ok().and_then(tunnels::shared_credentials));
-    checks.push(machine::clock(&home.store(), drift));
+    checks.push(machine::clock(&home.store(), drift, is_shared));
     let mailbox = config.map_or_else(|_| home.mailbox(), |config| config.mailbox(home));
     checks.push(files::leftovers(&mailbox));
     checks.push(dead.map_or_else(|| files::dead_letter_files(&mailbox), health::dead_letters));

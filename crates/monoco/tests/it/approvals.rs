@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 
 use crate::ack_checker::Tracer;
 use crate::common::{Answer, Courier, ME, chat, cli, raw, until, wait_for};
+use crate::email::{account, ended, mail_with};
+use crate::mail_servers::{AcceptedMail, Dovecot, SmtpServer};
 use crate::webhook_peer::{Receiver, SECRET, body, configure, courier};
 
 /// A target behind the tunnel `ci`.
@@ -438,6 +440,57 @@ fn only_the_asked_account_answers_with_its_code() {
     assert_eq!(state(&third), "PENDING");
     assert_eq!(hub.mails(3).len(), 3, "no answer of the account has become a Mail");
     assert!(receiver.is_quiet());
+}
+
+/// A mail of `ann` to the account, whose server says whether the sender is verified.
+fn answer_by_mail(id: &str, from: &str, verdict: &str, text: &str) -> Vec<u8> {
+    let results = format!(
+        "Authentication-Results: mx.example.com; dmarc={verdict} header.from=example.org\r\n"
+    );
+    mail_with(&format!("<{id}@example.org>"), from, "Re: approval", &results, text)
+}
+
+#[test]
+fn asked_address_answers_by_mail_with_a_quote_and_a_signature() {
+    let (dovecot, smtp) = (Dovecot::start(), SmtpServer::start());
+    let account = account("team", &dovecot, &smtp, "authserv_id: mx.example.com");
+    let ann = "did:msgtunnel:ann%40example%2Eorg.addr.work";
+    let bob = "did:msgtunnel:bob%40example%2Eorg.addr.work";
+    let hub = Courier::start_configured(&format!(
+        "courier:\n  approvals: {{ owner: hold, ask: ['{ann}'] }}\n  adapters:\n    work: {account}\n"
+    ));
+    let body = |mail: &AcceptedMail| String::from_utf8_lossy(&mail.bytes).into_owned();
+    let posted = hub.post("/api/v1/post_send", &json!({"msg": chat(ME, bob, "pay the bill")})).ok();
+    let id = posted["approval"]["id"].as_str().unwrap().to_owned();
+    let question = smtp.wait_for(1).remove(0);
+    assert_eq!(question.recipients(), ["ann@example.org"]);
+    let code = code_of(&body(&question));
+    let state = || hub.get(&format!("/api/v1/approvals/{id}")).ok()["state"].clone();
+
+    // A forged sender, another address, and words around the answer are ordinary mails.
+    let answer = format!("yes {code}");
+    let others = [
+        ("forged", "ann@example.org", "fail", answer.clone()),
+        ("other", "eve@example.org", "pass", answer.clone()),
+        ("words", "ann@example.org", "pass", format!("I think {answer}")),
+    ];
+    for (name, from, verdict, text) in &others {
+        dovecot.deliver("team", "INBOX", &answer_by_mail(name, from, verdict, text));
+    }
+    ended(&hub, "work", others.len());
+    assert_eq!((state(), smtp.accepted().len()), (json!("PENDING"), 1));
+
+    let text = format!(
+        "Yes {code}\r\n\r\nOn Friday the courier wrote:\r\n> Approval {id}\r\n> yes or no\r\n\
+         -- \r\nAnn\r\nno {code}"
+    );
+    dovecot.deliver("team", "INBOX", &answer_by_mail("answer", "ann@example.org", "pass", &text));
+    let mut sent: Vec<_> = smtp.wait_for(3).iter().skip(1).map(|it| it.recipients()).collect();
+    sent.sort();
+    assert_eq!(sent, [["ann@example.org"], ["bob@example.org"]], "the confirmation, the message");
+    assert_eq!(state(), "APPROVED");
+    ended(&hub, "work", others.len() + 1);
+    assert_eq!(hub.mails(others.len()).len(), others.len(), "the answer has become no Mail");
 }
 
 #[test]

@@ -235,6 +235,23 @@ fn sender_is_forced_by_the_token() {
 }
 
 #[test]
+fn idempotency_keys_of_callers_are_separate() {
+    let courier = Courier::start();
+    courier.put("/api/v1/contacts/did:web:bob", &json!({"names": ["Bob"], "here": true})).ok();
+    let codex = add(&courier, "codex", &["--scope", "send"]);
+    let claude = add(&courier, "claude", &["--scope", "send"]);
+    let send = |from: &str, text: &str| json!({"msg": chat(from, "did:web:bob", text), "idempotency_key": "1"});
+    let owner = courier.post("/api/v1/post_send", &send(ME, "of the owner")).ok();
+    let first = codex.post("/api/v1/post_send", &send(CODEX, "of codex")).ok();
+    let second = claude.post("/api/v1/post_send", &send("did:monoco:claude", "of claude")).ok();
+    for result in [&owner, &first, &second] {
+        assert_eq!(result["duplicate"], false, "{result:#}");
+    }
+    let again = codex.post("/api/v1/post_send", &send(CODEX, "of codex, later"));
+    assert_eq!(again.refused(409), "key_reused");
+}
+
+#[test]
 fn reply_is_sent_as_the_agent_and_claims_use_its_workspace() {
     let receiver = Receiver::start();
     let approvals = "courier:\n  approvals: { agents: send }\n";

@@ -15,9 +15,11 @@ CREATE TABLE batches (
     PRIMARY KEY (courier, boot, n)
 );
 
--- Commits of all couriers. A courier that finds a new one forgets the rows it knows.
+-- Commits of all couriers. A courier that finds a new one reads here what it must know.
 CREATE TABLE commits (
-    seq       BIGINT NOT NULL PRIMARY KEY
+    seq       BIGINT NOT NULL PRIMARY KEY,
+    numbers   TEXT NOT NULL,                 -- largest numbers of tables with numbered rows
+    book      BIGINT NOT NULL                -- the newest commit that changed the address book
 );
 
 -- The lock of the writers keeps both unique (src/postgres/batches.rs); these find a mistake.

@@ -335,10 +335,10 @@ pub(crate) async fn approved_message_is_not_sent_before_its_time(store: &dyn Sto
     assert_eq!(leased_text(&lease_next_delivery(store, "lark", 100).await.unwrap()), "later");
 }
 
-pub(crate) async fn refused_message_writes_nothing(store: &dyn Store) {
+pub(crate) async fn refused_message_leaves_only_an_event(store: &dyn Store) {
     put_lark_tunnel(store).await;
     set_policy(store, "  rules: [{ recipients_over: 1, do: refuse }]\n");
-    let (events, counts) = (event_kinds(store).await, store.counts().await.unwrap());
+    let (mut events, counts) = (event_kinds(store).await, store.counts().await.unwrap());
     let msg = to_lark(&["1", "2"], "to all");
     let request = SendRequest { key: Some("k".to_owned()), ..by_agent(msg.clone()) };
     assert_matches!(
@@ -346,7 +346,11 @@ pub(crate) async fn refused_message_writes_nothing(store: &dyn Store) {
         Err(StoreError::Refused { rule, .. }) if rule == "recipients_over: 1, do: refuse"
     );
     assert_matches!(store.object(msg.id()).await, Err(StoreError::Missing { .. }));
+    events += " approval";
     assert_eq!((event_kinds(store).await, store.counts().await.unwrap()), (events, counts));
+    let last = store.events(0, 1_000).await.unwrap().pop().unwrap();
+    assert_eq!((&last.detail["state"], last.msg_id), (&json!("REFUSED"), None));
+    assert_eq!(last.detail["rule"], "recipients_over: 1, do: refuse");
     hold(store, to_lark(&["1"], "to one")).await;
 }
 

@@ -274,7 +274,7 @@ macro_rules! conformance_tests {
             edited_message_is_sent_in_place_of_the_held_one,
             held_delivery_is_released_by_its_approval_only,
             approved_message_is_not_sent_before_its_time,
-            refused_message_writes_nothing,
+            refused_message_leaves_only_an_event,
             rule_with_a_rate_holds_what_exceeds_it,
             facts_name_replies_and_first_contacts,
             facts_name_mails_of_strangers_that_the_agent_has_read,

@@ -20,6 +20,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Socket};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client;
 
+use super::diagnosis;
 use crate::{StoreError, StoreResult};
 
 /// How long a connection may take to open.
@@ -205,10 +206,7 @@ pub(super) fn failure(error: &tokio_postgres::Error) -> PgFailure {
 pub(super) fn store_error(error: &tokio_postgres::Error) -> StoreError {
     match error.as_db_error() {
         Some(db) if *db.code() == SqlState::DISK_FULL => StoreError::DiskFull,
-        Some(db) => {
-            StoreError::Unavailable(format!("PostgreSQL {}: {}", db.code().code(), db.message()))
-        }
-        None => StoreError::Unavailable(format!("PostgreSQL: {error}")),
+        _ => StoreError::Unavailable(diagnosis::describe(error)),
     }
 }
 

@@ -8,6 +8,10 @@
 
 use std::borrow::Cow;
 
+use tokio_postgres::types::Type;
+
+use super::pending::array_type;
+
 /// Tables with numbered rows, and the columns of the numbers.
 pub(super) const NUMBERED_TABLES: [(&str, &str); 15] = [
     ("parties", "id"),
@@ -45,6 +49,57 @@ pub(super) struct Translation {
     pub(super) text: String,
     /// The table in [`NUMBERED_TABLES`] that gets a row. Its number is the last parameter.
     pub(super) numbered: Option<usize>,
+    /// The only table that a statement reads or changes; `None` when there are others.
+    pub(super) table: Option<String>,
+}
+
+impl Translation {
+    /// The statement that inserts many rows, with an array for each parameter. `None` for
+    /// other statements, and when a row can change one that exists.
+    pub(super) fn many_rows(&self, types: &[Type]) -> Option<String> {
+        let (insert, rest) = self.text.split_once("VALUES (")?;
+        let (row, conflict) = split_at_closing(rest)?;
+        let ignores = conflict.contains("DO NOTHING") || conflict.trim().is_empty();
+        if self.table.is_none() || !insert.trim_start().starts_with("INSERT INTO ") || !ignores {
+            return None;
+        }
+        let arrays: Option<Vec<_>> = (1..)
+            .zip(types)
+            .map(|(n, element)| Some(format!("${n}::{}", array_type(element)?)))
+            .collect();
+        let names: Vec<_> = (1..=types.len()).map(|n| format!("p{n}")).collect();
+        Some(format!(
+            "{insert}SELECT {} FROM unnest({}) AS new({}){conflict}",
+            row.replace('$', "new.p"),
+            arrays?.join(", "),
+            names.join(", "),
+        ))
+    }
+}
+
+/// Splits the rest of a list at the bracket that closes it.
+fn split_at_closing(rest: &str) -> Option<(&str, &str)> {
+    let mut depth = 0;
+    for (at, char) in rest.char_indices() {
+        match char {
+            '(' => depth += 1,
+            ')' if depth == 0 => return Some((&rest[..at], &rest[at + 1..])),
+            ')' => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The table that a statement changes, if it reads no other one.
+fn changed_table(text: &str) -> Option<String> {
+    let mut words = text.split_whitespace();
+    let table = match (words.next()?, words.next()?) {
+        ("INSERT", "INTO") | ("DELETE", "FROM") => words.next()?,
+        ("UPDATE", table) => table,
+        _ => return None,
+    };
+    (!words.any(|word| word.contains("SELECT"))).then(|| table.to_owned())
 }
 
 /// Translates a statement to the dialect of PostgreSQL.
@@ -76,7 +131,8 @@ pub(super) fn translate(sql: &str) -> Translation {
         text = text.replacen(&columns, &format!("{columns}{column}, "), 1);
         text = text.replacen("VALUES (", &format!("VALUES (${}, ", parameters + 1), 1);
     }
-    Translation { text, numbered }
+    let table = changed_table(&text);
+    Translation { text, numbered, table }
 }
 
 /// Translates the tables and indexes of an SQLite schema, without its comments. Texts are compared
@@ -175,6 +231,54 @@ mod tests {
         ] {
             assert_eq!(translate(sql).numbered, None, "{sql}");
         }
+    }
+
+    #[test]
+    fn insert_of_many_rows_has_an_array_for_each_parameter() {
+        let insert = translate(
+            "INSERT INTO notes (a, b, c) VALUES (?1, coalesce(?2, ?11), 0) ON CONFLICT DO NOTHING",
+        );
+        let types = [Type::INT8, Type::TEXT];
+        assert_eq!(
+            insert.many_rows(&types).unwrap(),
+            "INSERT INTO notes (a, b, c) SELECT new.p1, coalesce(new.p2, new.p11), 0 \
+             FROM unnest($1::BIGINT[], $2::TEXT[]) AS new(p1, p2) ON CONFLICT DO NOTHING"
+        );
+        for (sql, table) in [
+            (
+                "INSERT INTO notes (a) VALUES (?1) ON CONFLICT (a) DO UPDATE SET b = 1",
+                Some("notes"),
+            ),
+            ("UPDATE notes SET a = ?1", Some("notes")),
+            ("DELETE FROM notes WHERE a = ?1", Some("notes")),
+            ("DELETE FROM notes WHERE a IN (SELECT a FROM others)", None),
+            ("INSERT INTO notes (a) SELECT a FROM others", None),
+        ] {
+            let found = translate(sql);
+            assert_eq!(found.table.as_deref(), table, "{sql}");
+            assert_eq!(found.many_rows(&types), None, "{sql}");
+        }
+    }
+
+    /// A row without a number is rejected by PostgreSQL, while SQLite gives it one.
+    #[test]
+    fn every_table_with_numbered_rows_is_listed() {
+        let sqlite = include_str!("../../migrations/sqlite/0001_initial.sql");
+        let mut found = Vec::new();
+        let mut table = "";
+        for line in sqlite.lines() {
+            let words: Vec<_> = line.split_whitespace().collect();
+            match words[..] {
+                ["CREATE", "TABLE", name, ..] => table = name,
+                // The identity column of PostgreSQL numbers these rows.
+                [_, "INTEGER", "PRIMARY", "KEY", "AUTOINCREMENT,", ..] => {}
+                [column @ ("id" | "seq"), "INTEGER", "PRIMARY", ..] => found.push((table, column)),
+                _ => {}
+            }
+        }
+        // Mails get their numbers when they become visible.
+        found.retain(|(table, _)| *table != "mails");
+        assert_eq!(found, NUMBERED_TABLES);
     }
 
     #[test]

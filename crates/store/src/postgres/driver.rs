@@ -2,6 +2,9 @@
 //!
 //! Commands are synchronous, and so is this connection: it has a runtime of its own, which runs
 //! while a statement waits for its answer.
+//!
+//! A statement whose answer no caller needs is deferred: it is sent with the next one that reads
+//! ([`super::pending`]), so that a batch costs a few round trips however many rows it writes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -11,18 +14,20 @@ use std::sync::atomic::Ordering;
 
 use bytes::BytesMut;
 use futures_util::TryStreamExt;
+use futures_util::future::{join, join_all};
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{SimpleQueryMessage, Statement};
 
 use super::batches::Batches;
 use super::connect::{Connector, PgFailure, PgSession, failure, store_error};
-use super::dialect::{self, NUMBERED_TABLES};
+use super::dialect::{self, NUMBERED_TABLES, Translation};
+use super::pending::PendingWrites;
 use crate::sql::db::{Params, Row, RowError, RowResult, RowVisitor, SqlValue, TxControl, TxStatus};
 use crate::{StoreError, StoreResult};
 
-/// Rows that a scan fetches at least, when its caller can stop early.
-const MIN_FETCHED_ROWS: usize = 4;
+/// Starts a transaction that writes.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 
 /// Prepared statements of one connection. Beyond that, all are prepared again.
 const MAX_STATEMENTS: usize = 1_000;
@@ -38,14 +43,20 @@ pub(crate) struct PgConnection {
     /// The largest numbers of [`NUMBERED_TABLES`] that are known.
     numbers: RefCell<[Option<i64>; NUMBERED_TABLES.len()]>,
     status: Cell<TxStatus>,
+    /// Changed rows. A deferred statement counts as one.
     changes: Cell<u64>,
+    /// Whether statements are deferred: in a batch without savepoints.
+    deferring: Cell<bool>,
+    pending: RefCell<PendingWrites>,
     /// Only of a writer.
     pub(super) batches: Option<Batches>,
 }
 
-struct PreparedStatement {
-    statement: Statement,
-    numbered: Option<usize>,
+/// A statement that the server knows in this session.
+#[derive(Debug)]
+pub(super) struct PreparedStatement {
+    pub(super) statement: Statement,
+    pub(super) translation: Translation,
 }
 
 impl std::fmt::Debug for PgConnection {
@@ -75,6 +86,8 @@ impl PgConnection {
             numbers: RefCell::default(),
             status: Cell::new(TxStatus::None),
             changes: Cell::new(0),
+            deferring: Cell::new(false),
+            pending: RefCell::default(),
             batches: None,
         };
         connection.reconnect()?;
@@ -95,12 +108,25 @@ impl PgConnection {
         *self.session.borrow_mut() = None;
         self.statements.borrow_mut().clear();
         self.forget_numbers();
+        self.stop_deferring();
         self.status.set(TxStatus::Lost);
     }
 
-    /// Forgets the largest numbers, because another courier may have written.
+    /// Forgets the largest numbers, because the rows that have them may be rolled back.
     pub(crate) fn forget_numbers(&self) {
         *self.numbers.borrow_mut() = Default::default();
+    }
+
+    /// The largest numbers as a text. Tables whose number is unknown are empty.
+    pub(super) fn numbers_text(&self) -> String {
+        let numbers = self.numbers.borrow().map(|number| number.map(|number| number.to_string()));
+        numbers.map(Option::unwrap_or_default).join(",")
+    }
+
+    /// Sets the largest numbers to those that another courier has written.
+    pub(super) fn set_numbers(&self, text: &str) {
+        let mut numbers = text.split(',').map(|number| number.parse().ok());
+        *self.numbers.borrow_mut() = std::array::from_fn(|_| numbers.next().flatten());
     }
 
     fn wait<T>(&self, work: impl Future<Output = T>) -> T {
@@ -136,7 +162,7 @@ impl PgConnection {
         let statement = statement.inspect_err(|error| {
             tracing::debug!(%error, sql = translation.text, "cannot prepare statement");
         })?;
-        let prepared = Arc::new(PreparedStatement { statement, numbered: translation.numbered });
+        let prepared = Arc::new(PreparedStatement { statement, translation });
         let mut statements = self.statements.borrow_mut();
         if statements.len() >= MAX_STATEMENTS {
             statements.clear();
@@ -145,9 +171,20 @@ impl PgConnection {
         Ok(prepared)
     }
 
-    pub(crate) fn execute(&self, sql: &str, params: &dyn Params) -> StoreResult<usize> {
+    /// Runs a statement. It can be deferred.
+    pub(crate) fn execute(&self, sql: &str, params: &dyn Params) -> StoreResult<()> {
         let prepared = self.prepared(sql)?;
-        match prepared.numbered {
+        match prepared.translation.numbered {
+            Some(table) => self.insert_numbered(&prepared, table, params).map(drop),
+            None if self.deferring.get() => self.defer(prepared, params, None, None),
+            None => self.execute_prepared(&prepared, params, None).map(drop),
+        }
+    }
+
+    /// Runs a statement and returns the number of changed rows.
+    pub(crate) fn changed_rows(&self, sql: &str, params: &dyn Params) -> StoreResult<usize> {
+        let prepared = self.prepared(sql)?;
+        match prepared.translation.numbered {
             Some(table) => {
                 self.insert_numbered(&prepared, table, params).map(|row| usize::from(row.is_some()))
             }
@@ -155,17 +192,32 @@ impl PgConnection {
         }
     }
 
-    /// Inserts a row with the number after the largest one. `None` when the row exists.
+    /// Runs a statement that changes one row, unless the row has changed. Deferred, it is assumed
+    /// to change the row; when it does not, the batch fails and is run again with savepoints.
+    pub(crate) fn update_one(&self, sql: &str, params: &dyn Params) -> StoreResult<bool> {
+        let prepared = self.prepared(sql)?;
+        if let Some(table) = prepared.translation.numbered {
+            return self.insert_numbered(&prepared, table, params).map(|row| row.is_some());
+        }
+        if self.deferring.get() {
+            self.defer(prepared, params, None, Some(1))?;
+            return Ok(true);
+        }
+        Ok(self.execute_prepared(&prepared, params, None)? == 1)
+    }
+
+    /// Inserts a row with the number after the largest one. `None` when the row exists. Deferred,
+    /// it is assumed not to exist, as by [`Self::update_one`].
     pub(crate) fn insert(&self, sql: &str, params: &dyn Params) -> StoreResult<Option<i64>> {
         let prepared = self.prepared(sql)?;
         let unnumbered = || StoreError::Unavailable(format!("no numbered table: {sql}"));
-        let table = prepared.numbered.ok_or_else(unnumbered)?;
+        let table = prepared.translation.numbered.ok_or_else(unnumbered)?;
         self.insert_numbered(&prepared, table, params)
     }
 
     fn insert_numbered(
         &self,
-        prepared: &PreparedStatement,
+        prepared: &Arc<PreparedStatement>,
         table: usize,
         params: &dyn Params,
     ) -> StoreResult<Option<i64>> {
@@ -174,7 +226,12 @@ impl PgConnection {
             Some(largest) => largest + 1,
             None => self.largest_number(table)? + 1,
         };
-        let inserted = self.execute_prepared(prepared, params, Some(number))?;
+        let inserted = if self.deferring.get() {
+            self.defer(Arc::clone(prepared), params, Some(number), Some(1))?;
+            1
+        } else {
+            self.execute_prepared(prepared, params, Some(number))?
+        };
         let last = if inserted == 0 { number - 1 } else { number };
         self.numbers.borrow_mut()[table] = Some(last);
         Ok((inserted > 0).then_some(number))
@@ -199,11 +256,63 @@ impl PgConnection {
         number: Option<i64>,
     ) -> StoreResult<usize> {
         let values = values(params, number);
-        let changed = self.with_session(async |session| {
+        let changed = self.send_with_pending(async |session| {
             session.client.execute_raw(&prepared.statement, values).await
         })?;
         self.changes.set(self.changes.get() + changed);
         Ok(usize::try_from(changed).unwrap_or(usize::MAX))
+    }
+
+    /// Defers a statement. `expected` is the number of rows that it must change.
+    fn defer(
+        &self,
+        prepared: Arc<PreparedStatement>,
+        params: &dyn Params,
+        number: Option<i64>,
+        expected: Option<u64>,
+    ) -> StoreResult<()> {
+        self.changes.set(self.changes.get() + 1);
+        let is_full = self.pending.borrow_mut().add(prepared, &values(params, number), expected);
+        if is_full { self.send_pending() } else { Ok(()) }
+    }
+
+    /// Sends the deferred statements and waits for their answers.
+    pub(super) fn send_pending(&self) -> StoreResult<()> {
+        self.send_with_pending(async |_| Ok(()))
+    }
+
+    /// Sends the deferred statements, and `last` after them without waiting in between.
+    fn send_with_pending<T>(
+        &self,
+        last: impl AsyncFnOnce(&PgSession) -> Result<T, tokio_postgres::Error>,
+    ) -> StoreResult<T> {
+        let pending = self.pending.take();
+        if pending.is_empty() {
+            return self.with_session(last);
+        }
+        let writes = pending.prepare(|sql| self.prepared(sql))?;
+        let (as_expected, found) = self.with_session(async |session| {
+            // In this order: the first poll of each sends its statement.
+            let (written, found) = join(writes.send(&session.client), last(session)).await;
+            // The first error is the reason for those after it.
+            Ok((written?, found?))
+        })?;
+        if !as_expected {
+            self.status.set(TxStatus::Aborted);
+            let why = "a row that was to be changed has changed";
+            return Err(StoreError::Unavailable(why.to_owned()));
+        }
+        Ok(found)
+    }
+
+    /// Defers statements from now on, in a transaction that was started.
+    pub(super) fn start_deferring(&self) {
+        self.deferring.set(true);
+    }
+
+    fn stop_deferring(&self) {
+        self.deferring.set(false);
+        self.pending.take();
     }
 
     /// Calls `visit` for the rows of a query. When the caller can stop early, the rows are fetched
@@ -226,7 +335,7 @@ impl PgConnection {
         }
         let count = params.count();
         let part_sql = format!("{sql} LIMIT ?{} OFFSET ?{}", count + 1, count + 2);
-        let mut size = expected.max(MIN_FETCHED_ROWS);
+        let mut size = expected.max(1);
         let mut offset = 0;
         loop {
             let mut part = values(params, None);
@@ -249,7 +358,7 @@ impl PgConnection {
 
     fn query(&self, sql: &str, values: Vec<SqlValue<'_>>) -> StoreResult<Vec<PgRow>> {
         let prepared = self.prepared(sql)?;
-        self.with_session(async |session| {
+        self.send_with_pending(async |session| {
             let rows = session.client.query_raw(&prepared.statement, values).await?;
             rows.map_ok(PgRow::new).try_collect().await
         })
@@ -268,7 +377,7 @@ impl PgConnection {
 
     pub(crate) fn control(&self, statement: TxControl) -> StoreResult<()> {
         let (sql, status) = match statement {
-            TxControl::Begin => ("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", TxStatus::Open),
+            TxControl::Begin => (BEGIN, TxStatus::Open),
             TxControl::BeginRead => {
                 ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", TxStatus::Open)
             }
@@ -278,8 +387,17 @@ impl PgConnection {
             TxControl::Undo => ("ROLLBACK TO SAVEPOINT command", TxStatus::Open),
             TxControl::Release => ("RELEASE SAVEPOINT command", TxStatus::Open),
         };
-        if matches!(statement, TxControl::Rollback | TxControl::Undo) {
-            self.forget_numbers();
+        match statement {
+            TxControl::Rollback | TxControl::Undo => {
+                self.forget_numbers();
+                self.stop_deferring();
+            }
+            // An error must be that of the command in the savepoint.
+            TxControl::Savepoint | TxControl::Commit => {
+                self.send_pending()?;
+                self.stop_deferring();
+            }
+            TxControl::Begin | TxControl::BeginRead | TxControl::Release => {}
         }
         self.run_script(sql)?;
         self.status.set(status);
@@ -288,9 +406,36 @@ impl PgConnection {
 
     /// Ends a transaction that has changed nothing.
     pub(super) fn end_without_changes(&self) -> StoreResult<()> {
+        self.stop_deferring();
         self.run_script("ROLLBACK")?;
         self.status.set(TxStatus::None);
         Ok(())
+    }
+
+    /// Starts a transaction that writes, and runs statements in it without waiting in between.
+    /// Returns the first row that the last one has selected.
+    pub(super) fn begin_with(
+        &self,
+        statements: &[(&str, &dyn Params)],
+    ) -> StoreResult<Option<tokio_postgres::Row>> {
+        let prepared = statements.iter().map(|(sql, _)| self.prepared(sql));
+        let prepared: Vec<_> = prepared.collect::<StoreResult<_>>()?;
+        let row = self.with_session(async |session| {
+            // In this order: the first poll of each sends its statement.
+            let begin = session.client.batch_execute(BEGIN);
+            let sent =
+                join_all(prepared.iter().zip(statements).map(async |(prepared, (_, params))| {
+                    let values = values(*params, None);
+                    let rows = session.client.query_raw(&prepared.statement, values).await?;
+                    rows.try_collect::<Vec<_>>().await
+                }));
+            let (begun, answers) = join(begin, sent).await;
+            begun?;
+            let answers: Vec<_> = answers.into_iter().collect::<Result<_, _>>()?;
+            Ok(answers.into_iter().next_back().and_then(|rows| rows.into_iter().next()))
+        })?;
+        self.status.set(TxStatus::Open);
+        Ok(row)
     }
 
     /// Runs `script`, which starts a transaction.
@@ -310,6 +455,7 @@ impl PgConnection {
         if let Some(session) = &*self.session.borrow() {
             session.warned.store(false, Ordering::SeqCst);
         }
+        self.stop_deferring();
         self.run_script(script)?;
         self.status.set(TxStatus::None);
         let warned = |session: &PgSession| session.warned.load(Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Creates and migrates the schema, and checks the settings of the server.
+//! Creates and migrates the schema, after a check of the server.
 
 use std::sync::Arc;
 
@@ -6,7 +6,8 @@ use super::Durability;
 use super::connect::{Connector, quoted_name};
 use super::dialect;
 use super::driver::PgConnection;
-use crate::sql::db::TxControl;
+use super::server::ServerFacts;
+use crate::sql::db::{Db, TxControl};
 use crate::{StoreError, StoreResult};
 
 /// Schema migrations, oldest first. Each is applied in its own transaction and must not be
@@ -41,14 +42,16 @@ pub(super) fn run(
     schema: &str,
     durability: Durability,
 ) -> StoreResult<()> {
+    check_server(connector, durability)?;
     let db = PgConnection::open(Arc::clone(connector))?;
-    check_settings(&db, durability)?;
     for number in 1..=MIGRATIONS.len() {
         db.control(TxControl::Begin)?;
         // Without the lock, two couriers would both find that the schema does not exist.
-        let name = quoted_name(schema);
         db.run_script("SELECT pg_advisory_xact_lock(1297040199)")?;
-        db.run_script(&format!("CREATE SCHEMA IF NOT EXISTS {name}"))?;
+        // Needs the privilege to create schemas, which an existing schema does not.
+        if db.run_script("SELECT current_schema() IS NULL")?.as_deref() == Some("t") {
+            db.run_script(&format!("CREATE SCHEMA {}", quoted_name(schema)))?;
+        }
         db.run_script(LOCK)?;
         let version = version(&db)?;
         check_version(&db, version)?;
@@ -94,29 +97,16 @@ fn check_version(db: &PgConnection, version: usize) -> StoreResult<()> {
 }
 
 /// Rejects a server that could lose what it has acknowledged.
-pub(super) fn check_settings(db: &PgConnection, durability: Durability) -> StoreResult<()> {
-    let is = |sql: &str| Ok::<_, StoreError>(db.run_script(sql)?.as_deref() == Some("t"));
-    if is("SELECT pg_is_in_recovery()")? {
-        let why = "the PostgreSQL server is a standby; connect to the primary, for example with \
-                   several hosts and target_session_attrs=read-write";
-        return Err(StoreError::Unavailable(why.to_owned()));
-    }
+fn check_server(connector: &Arc<Connector>, durability: Durability) -> StoreResult<()> {
+    let db = Db::postgres(PgConnection::open(Arc::clone(connector))?, Arc::default());
+    let facts = ServerFacts::read(&db)?;
     // Tests of the statements need no power cut.
-    if !cfg!(test) {
-        for setting in ["fsync", "full_page_writes"] {
-            if !is(&format!("SELECT current_setting('{setting}') = 'on'"))? {
-                let why =
-                    format!("PostgreSQL has {setting} = off and can lose messages; set it to on");
-                return Err(StoreError::Unavailable(why));
-            }
-        }
+    let facts = match cfg!(test) {
+        true => ServerFacts { fsync: true, full_page_writes: true, ..facts },
+        false => facts,
+    };
+    match facts.problems(durability) {
+        problems if problems.is_empty() => Ok(()),
+        problems => Err(StoreError::Unavailable(problems.join("; "))),
     }
-    let standby = "SELECT EXISTS (SELECT 1 FROM pg_stat_replication
-                                   WHERE sync_state IN ('sync', 'quorum'))";
-    if durability == Durability::Replicated && !is(standby)? {
-        let why = "no synchronous standby is connected to the PostgreSQL server; set \
-                   synchronous_standby_names, or use the durability of the primary";
-        return Err(StoreError::Unavailable(why.to_owned()));
-    }
-    Ok(())
 }

@@ -1,14 +1,17 @@
 //! The backend for several couriers: PostgreSQL.
 //!
-//! The statements of the store are in [`crate::sql`]. This folder has what only PostgreSQL needs:
+//! The statements of the store are in `crate::sql`. This folder has what only PostgreSQL needs:
 //!
-//! * [`connect`]: sessions, TLS and errors
-//! * [`dialect`]: statements and texts in the form of PostgreSQL
-//! * [`driver`]: statements and rows
-//! * [`batches`]: transactions of the writer thread, and commits with an unknown result
-//! * [`blobs`]: attachments and large objects
-//! * [`migrate`]: the schema
-//! * [`hints`]: what other couriers have committed
+//! * `connect`: sessions, TLS and errors
+//! * `dialect`: statements and texts in the form of PostgreSQL
+//! * `driver`: statements and rows
+//! * `pending`: statements that are sent together
+//! * `batches`: transactions of the writer thread, and commits with an unknown result
+//! * `blobs`: attachments and large objects
+//! * `migrate`: the schema
+//! * `server`: version, settings and standbys of the server
+//! * `diagnosis`: what an operator can do about an error
+//! * `hints`: what other couriers have committed
 //!
 //! Every transaction of a writer holds one lock from its start, so that couriers write one after
 //! the other, as the commands of one courier do. So numbers follow commits, and decisions read
@@ -22,20 +25,24 @@ use crate::blobs::{BlobFiles, BlobStorage};
 use crate::sql::db::Db;
 use crate::sql::writer::WriterChannels;
 use crate::sql::{ReaderSource, SqlStore, StoreParts, blob_error, bulk_index, disk_error};
-pub(crate) use batches::BatchStart;
+pub(crate) use batches::{BatchStart, OtherCommits};
 use blobs::PgBlobs;
 use connect::Connector;
 use driver::PgConnection;
 pub(crate) use hints::{HintExchange, PendingHints};
+pub use server::{ServerFacts, StandbyFacts};
 
 mod batches;
 mod blobs;
 pub(crate) mod connect;
+mod diagnosis;
 mod dialect;
 pub(crate) mod driver;
 mod failpoints;
 mod hints;
 mod migrate;
+mod pending;
+mod server;
 #[cfg(test)]
 mod tests;
 
@@ -62,6 +69,18 @@ pub enum Durability {
     Primary,
     /// When it is on the disk of a synchronous standby as well.
     Replicated,
+}
+
+impl Durability {
+    pub const ALL: [Self; 2] = [Self::Primary, Self::Replicated];
+
+    /// Its name in the config.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Primary => "local",
+            Self::Replicated => "replicated",
+        }
+    }
 }
 
 /// Where attachments and large objects are stored.
@@ -94,6 +113,17 @@ impl std::fmt::Debug for PostgresOptions {
 pub struct PostgresStore;
 
 impl PostgresStore {
+    /// Connects to the server and reads its state. Changes nothing. Blocks until the server has
+    /// answered, so it must not run in asynchronous code.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be reached, or rejects the user.
+    pub fn check(url: &str, schema: &str) -> StoreResult<ServerFacts> {
+        let connector = Arc::new(Connector::new(url, schema)?);
+        ServerFacts::read(&Db::postgres(PgConnection::open(connector)?, Arc::default()))
+    }
+
     /// Opens the store, and creates its tables when they do not exist. Blocks until the server has
     /// answered.
     ///

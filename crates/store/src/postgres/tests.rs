@@ -116,6 +116,38 @@ async fn texts_keep_characters_that_postgresql_does_not_store() {
     assert_eq!(found.await.unwrap(), names.map(|name| format!("events:{name}")));
 }
 
+/// A statement that is sent after its command has returned fails that command only.
+#[tokio::test]
+async fn rejected_deferred_statement_fails_only_its_command() {
+    let store = home().store("a");
+    let insert = |name: &'static str| {
+        store.write(move |db| {
+            let sql = "INSERT INTO progress (name, value) VALUES (?1, 1)";
+            rows::execute(db, sql, [name])
+        })
+    };
+    // All wait in the queue while the first batch starts.
+    let results = join_all(["a", "b", "c", "b", "d", "a"].map(insert)).await;
+    let failed: Vec<_> = results.iter().map(Result::is_err).collect();
+    assert_eq!(failed, [false, false, false, true, false, true], "{results:?}");
+    let update = |name: &'static str| {
+        store.write(move |db| {
+            let sql = "UPDATE progress SET value = value + 1 WHERE name = ?1";
+            rows::update_one(db, sql, [name])
+        })
+    };
+    let found = join_all(["a", "missing", "b", "a"].map(update)).await;
+    let found: Vec<_> = found.into_iter().map(Result::unwrap).collect();
+    assert_eq!(found, [true, false, true, true]);
+    let sql = "SELECT name, value FROM progress ORDER BY name";
+    let read = |row: &crate::sql::db::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+    let progress: Vec<(String, i64)> =
+        store.read(move |db| rows::list(db, sql, [], read)).await.unwrap();
+    let values: Vec<_> = progress.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    assert_eq!(values, [("a", 3), ("b", 2), ("c", 1), ("d", 1)]);
+    assert_eq!(store.health(), StoreHealth::Ok);
+}
+
 /// The server ends all sessions of a store again and again, as a restart or a failover does.
 #[tokio::test]
 async fn terminated_sessions_lose_and_repeat_nothing() {

@@ -11,10 +11,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use monoco_core::search::{SearchPhrase, SearchQuery};
+use monoco_core::time::Timestamp;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row, params};
 use tokio::sync::Semaphore;
 
 use super::{MAX_RANKED, SearchBatch, SearchIndex, SearchProgress, SearchRange, UNKNOWN_TUNNEL};
+use crate::sql::disk_error;
 use crate::sql::rows::limit;
 use crate::sqlite::db_error;
 use crate::{StoreError, StoreResult};
@@ -23,7 +25,7 @@ use crate::{StoreError, StoreResult};
 const DATABASE: &str = "search.db";
 
 /// Version of the tables and of the tokens. An index of another version is built again.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Searches that run at the same time.
 const MAX_SEARCHES: usize = 2;
@@ -35,12 +37,12 @@ const SCHEMA: &str = "
         value     INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
 
-    -- The messages of the index.
+    -- The messages of the index. Numbers and times grow together, because the courier's clock does
+    -- not jump.
     CREATE TABLE documents (
         seq       INTEGER PRIMARY KEY,          -- objects.seq
-        at        INTEGER NOT NULL              -- when it was stored; the largest number: unknown
+        at        INTEGER NOT NULL              -- when it was stored; unknown: as the one before
     ) STRICT;
-    CREATE INDEX documents_by_time ON documents (at);
 
     -- Their tokens. The characters below occur in marks, and in no other token.
     CREATE VIRTUAL TABLE messages USING fts5 (
@@ -58,10 +60,6 @@ const SET_PROGRESS: &str = "
     INSERT INTO progress (name, value) VALUES (?1, ?2)
         ON CONFLICT (name) DO UPDATE SET value = excluded.value
 ";
-
-/// The first message of a time or later. Numbers and times grow together, because the courier's
-/// clock does not jump.
-const FIRST_SINCE: &str = "SELECT seq FROM documents WHERE at >= ?1 ORDER BY at, seq LIMIT 1";
 
 // Weights of title, text, files, authors, chat and marks.
 const RANK: &str = "
@@ -88,13 +86,14 @@ struct SharedIndex {
 }
 
 impl FtsIndex {
-    /// Opens the index in the directory of a store. A missing index, a damaged one and one of
+    /// Opens the index in the directory of a store, which is created. A missing index, a damaged one and one of
     /// another version are created empty.
     ///
     /// # Errors
     ///
     /// When the files cannot be opened or written.
     pub fn open(dir: &Path) -> StoreResult<Self> {
+        std::fs::create_dir_all(dir).map_err(disk_error)?;
         let path = dir.join(DATABASE);
         let writer = match open_writer(&path) {
             Err(error @ StoreError::Damaged { .. }) => {
@@ -224,7 +223,13 @@ fn apply(db: &mut Connection, batch: &SearchBatch) -> StoreResult<()> {
     }
     for message in &batch.insert {
         remove(&tx, message.seq)?;
-        let at = message.at.map_or(i64::MAX, |at| at.ms());
+        let at = match message.at {
+            Some(at) => at.ms(),
+            None => {
+                let sql = "SELECT at FROM documents WHERE seq < ?1 ORDER BY seq DESC LIMIT 1";
+                optional(&tx, sql, [message.seq], |row| row.get(0))?.unwrap_or(i64::MIN)
+            }
+        };
         let sql = "INSERT INTO documents (seq, at) VALUES (?1, ?2)";
         execute(&tx, sql, [message.seq, at])?;
         let (seq, columns, marks) = (message.seq, &message.columns, message.marks.join(" "));
@@ -269,10 +274,31 @@ fn expression(query: &SearchQuery) -> Option<String> {
     (!all.is_empty()).then(|| all.join(" AND "))
 }
 
+/// The number of the first message of a time or later, by bisection: an index of the times would be
+/// a thirtieth of all.
+fn first_since(db: &Connection, since: Timestamp) -> StoreResult<Option<i64>> {
+    let sql = "SELECT coalesce(min(seq), 0), coalesce(max(seq) + 1, 0) FROM documents";
+    let ends = optional(db, sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    // All messages before `low` are older, and none from `high` on.
+    let (mut low, mut high): (i64, i64) = ends.unwrap_or_default();
+    let mut first = None;
+    while low < high {
+        let middle = low.midpoint(high);
+        let sql = "SELECT seq, at FROM documents WHERE seq >= ?1 AND seq < ?2 ORDER BY seq LIMIT 1";
+        let found = optional(db, sql, [middle, high], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        match found {
+            Some((seq, at)) if since.ms() > at => low = seq + 1,
+            Some((seq, _)) => (first, high) = (Some(seq), middle),
+            None => high = middle,
+        }
+    }
+    Ok(first)
+}
+
 fn find(db: &Connection, query: &SearchQuery, range: SearchRange) -> StoreResult<Vec<i64>> {
     let first = match query.since {
         None => i64::MIN,
-        Some(since) => match optional(db, FIRST_SINCE, [since.ms()], |row| row.get(0))? {
+        Some(since) => match first_since(db, since)? {
             Some(first) => first,
             None => return Ok(Vec::new()),
         },

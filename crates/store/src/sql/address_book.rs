@@ -59,7 +59,7 @@ const BLOCKED_BY: &str = "
 ///
 /// Every change of `parties`, `tunnels`, `bindings`, `blocks` and `subscribers` goes through
 /// the writer thread, which clears the cache in the same transaction; a rollback clears the
-/// whole [`super::writer::RowCache`].
+/// whole [`super::writer::RowCache`]. Other couriers clear theirs before their next transaction.
 #[derive(Default)]
 pub(super) struct AddressCache {
     tunnels: HashMap<TunnelId, Option<TunnelInfo>>,
@@ -75,7 +75,7 @@ impl AddressCache {
         self.size
     }
 
-    /// Must be called with every change of an address book table.
+    /// Forgets all. Every change of an address book table calls [`Tx::change_address_book`].
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }

@@ -210,6 +210,22 @@ fn append_event(tx: &mut Tx<'_>, stored: &StoredApproval, now: Timestamp) -> Sto
     events::append(tx, EventKind::Approval, subject, &detail, now)
 }
 
+/// The event of a message that a rule has refused. The message itself is not stored.
+pub(super) fn append_refusal(
+    tx: &mut Tx<'_>,
+    request: &SendRequest,
+    refused: &StoreError,
+    now: Timestamp,
+) -> StoreResult<()> {
+    let StoreError::Refused { rule, why } = refused else { return Ok(()) };
+    let owner = Some(contacts::party_id(tx, request.msg.author())?);
+    let detail = json!({
+        "state": "REFUSED", "origin": request.origin, "rule": rule, "why": why,
+    });
+    let subject = EventSubject { object: None, record: None, owner };
+    events::append(tx, EventKind::Approval, subject, &detail, now)
+}
+
 /// Writes a new state, if the row still has the revision of `stored`.
 fn update(
     tx: &mut Tx<'_>,
@@ -240,7 +256,7 @@ fn update(
         reason,
         replaced_by,
     ];
-    if rows::execute(tx.db, UPDATE, row)? != 1 {
+    if !rows::update_one(tx.db, UPDATE, row)? {
         return Err(StoreError::Conflict { what: "approval", revision });
     }
     stored.approval.state = state;
@@ -489,7 +505,7 @@ impl ApprovalStore for SqlStore {
 
     async fn mark_asked(&self, id: ApprovalId) -> StoreResult<()> {
         let sql = "UPDATE approvals SET asked = 1 WHERE seq = ?1";
-        self.writer.run(move |tx| rows::execute(tx.db, sql, [id.0]).map(drop)).await
+        self.writer.run(move |tx| rows::execute(tx.db, sql, [id.0])).await
     }
 
     async fn answer_by_code(

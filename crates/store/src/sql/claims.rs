@@ -160,7 +160,7 @@ fn put(
         claim.reason,
         now.ms(),
     ];
-    if rows::execute(tx.db, PUT, row)? != 1 {
+    if !rows::update_one(tx.db, PUT, row)? {
         return Err(StoreError::Conflict { what: "claim", revision: claim.revision });
     }
     Ok(Claim { claiming: next, revision: claim.revision + 1, updated_at: now, ..claim })

@@ -213,7 +213,7 @@ pub(super) fn insert_unknown_tunnel(
 /// Clears the cached address book and appends an event. Called after every write to the
 /// address book tables.
 fn changed(tx: &mut Tx<'_>, owner: i64, detail: Value, now: Timestamp) -> StoreResult<()> {
-    tx.cache.address_book.clear();
+    tx.change_address_book();
     let subject = EventSubject { owner: Some(owner), ..EventSubject::default() };
     events::append(tx, EventKind::Changed, subject, &detail, now)
 }
@@ -312,7 +312,7 @@ impl ContactStore for SqlStore {
                 let sql = "
                     DELETE FROM bindings WHERE contact = ?1 AND tunnel = ?2 AND address = ?3
                 ";
-                if rows::execute(tx.db, sql, params![id, tunnel.as_str(), address])? == 0 {
+                if rows::changed_rows(tx.db, sql, params![id, tunnel.as_str(), address])? == 0 {
                     let key = format!("{tunnel} {address}");
                     return Err(StoreError::Missing { what: "binding", key });
                 }
@@ -458,7 +458,7 @@ impl ContactStore for SqlStore {
                 }
                 let id = party_id(tx, &name.did())?;
                 let sql = "UPDATE tunnels SET active = ?2 WHERE party = ?1 AND active <> ?2";
-                match rows::execute(tx.db, sql, params![id, active])? {
+                match rows::changed_rows(tx.db, sql, params![id, active])? {
                     0 => Ok(()),
                     _ => changed(tx, id, json!({"tunnel": name, "active": active}), now),
                 }

@@ -8,8 +8,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::damage::DamagedRows;
-use crate::postgres::BatchStart;
 use crate::postgres::driver::{PgConnection, PgRow};
+use crate::postgres::{BatchStart, OtherCommits};
 use crate::sqlite::driver::SqliteConnection;
 use crate::{StoreError, StoreResult};
 
@@ -35,11 +35,28 @@ impl Db {
         Self { driver: Driver::Postgres(Box::new(connection)), damaged }
     }
 
-    /// Runs a statement and returns the number of changed rows.
-    pub(crate) fn execute(&self, sql: &str, params: &dyn Params) -> StoreResult<usize> {
+    /// Runs a statement. PostgreSQL can run it later, before the next statement that reads.
+    pub(crate) fn execute(&self, sql: &str, params: &dyn Params) -> StoreResult<()> {
         match &self.driver {
-            Driver::Sqlite(db) => db.execute(sql, params),
+            Driver::Sqlite(db) => db.changed_rows(sql, params).map(drop),
             Driver::Postgres(db) => db.execute(sql, params),
+        }
+    }
+
+    /// Runs a statement and returns the number of changed rows.
+    pub(crate) fn changed_rows(&self, sql: &str, params: &dyn Params) -> StoreResult<usize> {
+        match &self.driver {
+            Driver::Sqlite(db) => db.changed_rows(sql, params),
+            Driver::Postgres(db) => db.changed_rows(sql, params),
+        }
+    }
+
+    /// Runs a statement that changes one row. Returns `false` when it has not. PostgreSQL can run
+    /// it later.
+    pub(crate) fn update_one(&self, sql: &str, params: &dyn Params) -> StoreResult<bool> {
+        match &self.driver {
+            Driver::Sqlite(db) => Ok(db.changed_rows(sql, params)? == 1),
+            Driver::Postgres(db) => db.update_one(sql, params),
         }
     }
 
@@ -73,17 +90,18 @@ impl Db {
         match &self.driver {
             Driver::Sqlite(db) => {
                 db.control(TxControl::Begin)?;
-                Ok(BatchStart::Started { others_wrote: false })
+                Ok(BatchStart::Started { others: OtherCommits::None })
             }
             Driver::Postgres(db) => db.begin_batch(),
         }
     }
 
-    /// Commits the transaction of a batch of commands.
-    pub(crate) fn commit(&self) -> StoreResult<()> {
+    /// Commits the transaction of a batch of commands. Other couriers hear whether it has changed
+    /// the address book.
+    pub(crate) fn commit(&self, address_book: bool) -> StoreResult<()> {
         match &self.driver {
             Driver::Sqlite(db) => db.control(TxControl::Commit),
-            Driver::Postgres(db) => db.commit_batch(),
+            Driver::Postgres(db) => db.commit_batch(address_book),
         }
     }
 

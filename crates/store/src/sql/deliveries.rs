@@ -512,7 +512,7 @@ fn update(
         keeps_place,
         next.rate_limited,
     ];
-    if rows::execute(tx.db, UPDATE, row)? != 1 {
+    if !rows::update_one(tx.db, UPDATE, row)? {
         return Err(StoreError::Conflict { what: "delivery", revision: delivery.revision });
     }
     tx.effects.counts.delivery(from, -1);
@@ -593,7 +593,14 @@ impl DeliveryStore for SqlStore {
     async fn send(&self, request: SendRequest, now: Timestamp) -> Result<SendResult, StoreError> {
         let _lock = self.erasing.read().await;
         self.put_large_message(&request.msg).await?;
-        self.writer.run(move |tx| send::send(tx, &request, now)).await
+        let send = move |tx: &mut Tx<'_>| match send::send(tx, &request, now) {
+            Err(refused @ StoreError::Refused { .. }) => {
+                approvals::append_refusal(tx, &request, &refused, now)?;
+                Ok(Err(refused))
+            }
+            result => result.map(Ok),
+        };
+        self.writer.run(send).await?
     }
 
     async fn plan_send(&self, msg: MsgObject) -> Result<Vec<TargetResult>, StoreError> {

@@ -76,7 +76,7 @@ fn check_author(
         let records = records::created(tx.db, object, &first)?;
         return duplicate(tx, object, first, records, now).map(DispatchCheck::Answered);
     }
-    let known = objects::find(tx.db, tx.indexes.hashes.recent(), &msg.id())?;
+    let known = objects::find_in_tx(tx, &msg.id())?;
     if let Some(object) = known
         && let records = records::created(tx.db, object, &msg.id())?
         && !records.is_empty()

@@ -8,10 +8,11 @@ use monoco_core::did::TunnelId;
 use monoco_core::duty::{Duty, DutyProof, DutyStep, RegisteredCourier, plan_duties};
 use monoco_core::time::Timestamp;
 
-use super::SqlStore;
 use super::db::{Db, Row, RowResult, params};
 use super::rows::{self, parsed};
 use super::writer::Tx;
+use super::{ReaderSource, SqlStore};
+use crate::postgres::ServerFacts;
 use crate::{DutyStore, StoreError, StoreResult};
 
 const REGISTER: &str = "
@@ -83,10 +84,10 @@ fn put(tx: &Tx<'_>, before: &Duty, after: &Duty) -> StoreResult<bool> {
     let until = after.until.ms();
     if before.epoch == 0 {
         let row = params![name, courier, boot, after.epoch, until];
-        return Ok(rows::execute(tx.db, INSERT_DUTY, row)? == 1);
+        return Ok(rows::changed_rows(tx.db, INSERT_DUTY, row)? == 1);
     }
     let row = params![name, courier, boot, after.epoch, until, before.epoch, before.until.ms()];
-    Ok(rows::execute(tx.db, UPDATE_DUTY, row)? == 1)
+    Ok(rows::changed_rows(tx.db, UPDATE_DUTY, row)? == 1)
 }
 
 /// Rejects a write of a duty that another courier has acquired since, or that was released.
@@ -111,7 +112,7 @@ fn renew(
     now: Timestamp,
 ) -> StoreResult<Vec<(Duty, DutyStep)>> {
     let row = params![run.id.to_string(), run.boot, rows::as_json(tunnels)?, now.ms()];
-    if rows::execute(tx.db, REPORT, row)? == 0 {
+    if rows::changed_rows(tx.db, REPORT, row)? == 0 {
         return Err(StoreError::CourierReplaced(run.id));
     }
     let plan = plan_duties(run, &couriers(tx.db)?, &duties(tx.db)?, now);
@@ -137,11 +138,23 @@ fn renew(
 #[async_trait]
 impl DutyStore for SqlStore {
     fn is_shared(&self) -> bool {
-        false
+        matches!(self.readers.source, ReaderSource::Postgres(_))
     }
 
     async fn server_time(&self) -> StoreResult<Option<Timestamp>> {
-        Ok(None)
+        if !self.is_shared() {
+            return Ok(None);
+        }
+        let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+        let ms = self.read(move |db| rows::one(db, sql, [], |row| row.get(0))).await?;
+        Ok(Some(Timestamp::from_ms(ms)))
+    }
+
+    async fn server_facts(&self) -> StoreResult<Option<ServerFacts>> {
+        if !self.is_shared() {
+            return Ok(None);
+        }
+        self.read(ServerFacts::read).await.map(Some)
     }
 
     async fn register_courier(
@@ -215,7 +228,7 @@ impl DutyStore for SqlStore {
 
     async fn remove_couriers(&self, before: Timestamp) -> StoreResult<usize> {
         let sql = "DELETE FROM couriers WHERE seen_at < ?1";
-        self.writer.run(move |tx| rows::execute(tx.db, sql, [before.ms()])).await
+        self.writer.run(move |tx| rows::changed_rows(tx.db, sql, [before.ms()])).await
     }
 }
 

@@ -118,6 +118,7 @@ fn rewrite(
     rows::execute(tx.db, sql, params![seq, msg.id().hash(), body.map(str::as_bytes)])?;
     tx.indexes.hashes.add(tx.db, objects::hash_prefix(msg.id().hash()), seq)?;
     let tombstone = objects::insert(tx, &object.id, None)?;
+    tx.cache.objects.clear();
     let sql = "UPDATE objects SET erased_at = ?2, superseded_by = ?3 WHERE seq = ?1";
     rows::execute(tx.db, sql, [tombstone, now.ms(), seq])?;
     if let Some(mail) = mails::of_object(tx.db, seq)? {
@@ -212,7 +213,7 @@ fn erase_contacts(tx: &mut Tx<'_>, request: &ErasureRequest) -> Result<(usize, u
         }
         contacts::remove(tx.db, party)?;
     }
-    tx.cache.address_book.clear();
+    tx.change_address_book();
     Ok(counted)
 }
 
@@ -479,7 +480,7 @@ impl ErasureStore for SqlStore {
         let begin = self.writer.run(move |tx| {
             dids.iter().try_for_each(|did| {
                 let sql = "INSERT INTO erasures (did) VALUES (?1) ON CONFLICT DO NOTHING";
-                rows::execute(tx.db, sql, [did.as_str()]).map(drop)
+                rows::execute(tx.db, sql, [did.as_str()])
             })
         });
         begin.await?;

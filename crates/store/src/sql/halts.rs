@@ -127,7 +127,7 @@ impl HaltStore for SqlStore {
         self.writer
             .run(move |tx| {
                 let sql = "DELETE FROM halts WHERE scope = ?1";
-                if rows::execute(tx.db, sql, [scope.to_string()])? == 0 {
+                if rows::changed_rows(tx.db, sql, [scope.to_string()])? == 0 {
                     return Ok(None);
                 }
                 append_event(tx, &scope, true, false, &by, now)?;

@@ -495,7 +495,7 @@ fn merge_window(tx: &mut Tx<'_>, merge: &PreparedMerge, now: Timestamp) -> Store
         }
     }
     let sql = "DELETE FROM merge_windows WHERE id = ?1 AND revision = ?2";
-    if rows::execute(tx.db, sql, [*window, merge.revision])? == 0 {
+    if rows::changed_rows(tx.db, sql, [*window, merge.revision])? == 0 {
         return Ok(false);
     }
     for RejectedMessage { row, author, external_id, kind } in &merge.rejected {

@@ -330,7 +330,7 @@ impl LetterStore for SqlStore {
             // A reservation can have been extended since it was read.
             let delete = "DELETE FROM reservations WHERE key = ?1 AND reserved_until <= ?2";
             keys.iter().try_fold(0, |purged, key| {
-                sql::execute(tx.db, delete, params![key, now_us]).map(|count| purged + count)
+                sql::changed_rows(tx.db, delete, params![key, now_us]).map(|count| purged + count)
             })
         });
         Ok((purge.await?, last))

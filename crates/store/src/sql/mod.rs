@@ -179,6 +179,15 @@ impl SqlStore {
         }
     }
 
+    /// Runs `work` in the writer.
+    #[cfg(test)]
+    pub(crate) async fn write<T: Send + 'static>(
+        &self,
+        work: impl Fn(&Db) -> StoreResult<T> + Send + 'static,
+    ) -> StoreResult<T> {
+        self.writer.run(move |tx| work(tx.db)).await
+    }
+
     /// Runs `work` on a read-only connection, in one snapshot.
     pub(crate) async fn read<T: Send + 'static>(
         &self,

@@ -12,7 +12,7 @@ use monoco_core::time::Timestamp;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::bulk_index::{BulkTable, RecentEntries};
-use super::db::{Db, params};
+use super::db::{Db, Row, RowResult, params};
 use super::writer::Tx;
 use super::{SqlStore, blob_size, external_ids, put_blob_row, rows, short_ids};
 use crate::blobs::{BlobStorage, BlobWriter};
@@ -52,12 +52,17 @@ const INSERT: &str = "
     VALUES (?1, ?2, ?3)
 ";
 
-const BODY: &str = "
-    SELECT o.hash, o.kind, o.body, o.erased_at, n.hash, n.kind
-      FROM objects o
-      LEFT JOIN objects n ON n.seq = o.superseded_by
-     WHERE o.seq = ?1
+// The objects of a batch, on PostgreSQL only.
+const FIND_MANY: &str = "
+    SELECT h.hash_prefix, o.hash, o.seq, o.superseded_by, o.kind
+      FROM object_hashes h
+      JOIN objects o ON o.seq = h.object
+     WHERE h.hash_prefix = ANY (CAST(string_to_array(?1, ',') AS BIGINT[]))
 ";
+
+/// Columns of the text of an object `o`, and of the object that supersedes it.
+pub(super) const BODY_COLUMNS: &str = "o.hash, o.kind, o.body, o.erased_at, n.hash, n.kind";
+pub(super) const SUPERSEDING: &str = "LEFT JOIN objects n ON n.seq = o.superseded_by";
 
 const SUPERSEDED_BY: &str = "SELECT coalesce(superseded_by, seq) FROM objects WHERE seq = ?1";
 
@@ -75,6 +80,75 @@ const FIND_BY_HALF_HASH: &str = "
       JOIN objects o ON o.seq = h.object
      WHERE h.hash_prefix = ?1 AND substr(o.hash, 1, 16) = ?2 AND o.kind = 'cymsg'
 ";
+
+/// All stored objects whose hashes start with one of some prefixes. Inserted objects are added, so
+/// that it stays complete in one transaction.
+#[derive(Default)]
+pub(super) struct KnownObjects(HashMap<i64, Vec<KnownObject>>);
+
+struct KnownObject {
+    hash: [u8; 32],
+    seq: i64,
+    superseded_by: Option<i64>,
+    is_message: bool,
+}
+
+impl KnownObjects {
+    /// Forgets all, at the end of a transaction and when an object is superseded.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Adds an object that was inserted.
+    fn insert(&mut self, id: &ObjId, seq: i64) {
+        if let Some(known) = self.0.get_mut(&hash_prefix(id.hash())) {
+            let is_message = id.kind() == ObjKind::Msg;
+            known.push(KnownObject { hash: *id.hash(), seq, superseded_by: None, is_message });
+        }
+    }
+}
+
+/// Looks up the objects whose hashes start with these prefixes. One alone is found as fast when it
+/// is needed.
+pub(super) fn look_up(db: &Db, known: &mut KnownObjects, prefixes: Vec<i64>) -> StoreResult<()> {
+    if prefixes.len() < 2 {
+        return Ok(());
+    }
+    let texts: Vec<String> = prefixes.iter().map(i64::to_string).collect();
+    let found = rows::list(db, FIND_MANY, [texts.join(",")], |row| {
+        let (superseded_by, kind): (_, String) = (row.get(3)?, row.get(4)?);
+        let is_message = kind == ObjKind::Msg.prefix();
+        let (hash, seq) = (row.get(1)?, row.get(2)?);
+        Ok((row.get(0)?, KnownObject { hash, seq, superseded_by, is_message }))
+    })?;
+    known.0.extend(prefixes.into_iter().map(|prefix| (prefix, Vec::new())));
+    for (prefix, object) in found {
+        known.0.entry(prefix).or_default().push(object);
+    }
+    Ok(())
+}
+
+/// Like [`find`], in the writer.
+pub(super) fn find_in_tx(tx: &Tx<'_>, id: &ObjId) -> StoreResult<Option<i64>> {
+    match tx.cache.objects.0.get(&hash_prefix(id.hash())) {
+        Some(known) => {
+            Ok(known.iter().find(|object| object.hash == *id.hash()).map(|object| object.seq))
+        }
+        None => find(tx.db, tx.indexes.hashes.recent(), id),
+    }
+}
+
+/// Like [`find_by_half_hash`], in the writer.
+pub(super) fn find_by_half_hash_in_tx(tx: &Tx<'_>, half: &[u8; 16]) -> StoreResult<Option<i64>> {
+    match tx.cache.objects.0.get(&hash_prefix(half)) {
+        Some(known) => {
+            let mut messages = known.iter().filter(|object| object.is_message);
+            let found = messages.find(|object| object.hash.starts_with(half));
+            Ok(found.map(|object| object.superseded_by.unwrap_or(object.seq)))
+        }
+        None => find_by_half_hash(tx.db, tx.indexes.hashes.recent(), half),
+    }
+}
 
 /// Returns the row of an object, or `None` when it is not stored.
 pub(super) fn find(db: &Db, recent: &RecentEntries, id: &ObjId) -> StoreResult<Option<i64>> {
@@ -120,6 +194,7 @@ pub(super) fn insert(tx: &mut Tx<'_>, id: &ObjId, body: Option<&str>) -> StoreRe
     let row = params![id.hash(), id.kind().prefix(), body.map(str::as_bytes)];
     let seq = rows::insert(tx.db, INSERT, row)?;
     tx.indexes.hashes.add(tx.db, hash_prefix(id.hash()), seq)?;
+    tx.cache.objects.insert(id, seq);
     Ok(seq)
 }
 
@@ -153,17 +228,53 @@ struct StoredObject {
 }
 
 fn read(db: &Db, seq: i64) -> StoreResult<StoredObject> {
-    let columns = rows::one(db, BODY, [seq], |row| {
-        let hash: [u8; 32] = row.get(0)?;
-        let (kind, new_hash, new_kind): (String, Option<[u8; 32]>, Option<String>) =
-            (row.get(1)?, row.get(4)?, row.get(5)?);
-        let erased_at: Option<i64> = row.get(3)?;
-        Ok(((hash, kind), row.get(2)?, erased_at, new_hash.zip(new_kind)))
-    })?;
-    let ((hash, kind), body, erased_at, new) = columns;
-    let by = new.map(|(hash, kind)| object_id(seq, hash, &kind)).transpose()?;
-    let erased = erased_at.map(|at| (Timestamp::from_ms(at), by));
-    Ok(StoredObject { id: object_id(seq, hash, &kind)?, body, erased })
+    let sql = format!("SELECT {BODY_COLUMNS} FROM objects o {SUPERSEDING} WHERE o.seq = ?1");
+    rows::one(db, &sql, [seq], |row| read_columns(row, 0))?.check(seq)
+}
+
+/// The values of [`BODY_COLUMNS`], whose kinds are not checked.
+pub(super) struct ObjectColumns {
+    hash: [u8; 32],
+    kind: String,
+    body: Option<Vec<u8>>,
+    erased_at: Option<i64>,
+    new: Option<([u8; 32], String)>,
+}
+
+/// Reads [`BODY_COLUMNS`], which start at the column `first`.
+pub(super) fn read_columns(row: &Row<'_>, first: usize) -> RowResult<ObjectColumns> {
+    let (new_hash, new_kind): (Option<[u8; 32]>, Option<String>) =
+        (row.get(first + 4)?, row.get(first + 5)?);
+    Ok(ObjectColumns {
+        hash: row.get(first)?,
+        kind: row.get(first + 1)?,
+        body: row.get(first + 2)?,
+        erased_at: row.get(first + 3)?,
+        new: new_hash.zip(new_kind),
+    })
+}
+
+impl ObjectColumns {
+    fn check(self, seq: i64) -> StoreResult<StoredObject> {
+        let Self { hash, kind, body, erased_at, new } = self;
+        let by = new.map(|(hash, kind)| object_id(seq, hash, &kind)).transpose()?;
+        let erased = erased_at.map(|at| (Timestamp::from_ms(at), by));
+        Ok(StoredObject { id: object_id(seq, hash, &kind)?, body, erased })
+    }
+
+    /// Like [`body_or_erased`], of the columns of the object `seq`.
+    pub(super) fn body_or_erased(self, seq: i64) -> StoreResult<ObjectBody> {
+        Ok(self.check(seq)?.body())
+    }
+}
+
+impl StoredObject {
+    fn body(self) -> ObjectBody {
+        match self.erased {
+            Some((at, by)) => Err(StoreError::Erased { key: self.id.to_string(), at, by }),
+            None => Ok((self.id, self.body)),
+        }
+    }
 }
 
 /// Combines the columns `hash` and `kind`.
@@ -191,11 +302,7 @@ pub(super) fn id_of(db: &Db, seq: i64) -> StoreResult<ObjId> {
 ///
 /// [`StoreError::Erased`] when the object has no text any more.
 pub(super) fn body(db: &Db, seq: i64) -> StoreResult<(ObjId, Option<Vec<u8>>)> {
-    let StoredObject { id, body, erased } = read(db, seq)?;
-    match erased {
-        Some((at, by)) => Err(StoreError::Erased { key: id.to_string(), at, by }),
-        None => Ok((id, body)),
-    }
+    read(db, seq)?.body()
 }
 
 /// Like [`body`]. The inner error is [`StoreError::Erased`], so that the caller can still commit.

@@ -26,7 +26,7 @@ const NOTE: &str = "INSERT INTO purged_files (hash) VALUES (?1) ON CONFLICT DO N
 
 /// Notes a file whose last reference may have been deleted.
 pub(super) fn note(tx: &Tx<'_>, hash: &[u8; 32]) -> StoreResult<()> {
-    rows::execute(tx.db, NOTE, [hash]).map(drop)
+    rows::execute(tx.db, NOTE, [hash])
 }
 
 /// Notes the files of a letter that is purged: its texts, and what texts in rows refer to.
@@ -54,7 +54,7 @@ pub(super) fn note_letter(tx: &Tx<'_>, letter: i64) -> StoreResult<()> {
          WHERE l.seq = ?1 AND f.hash IS NOT NULL
             ON CONFLICT DO NOTHING
     ";
-    rows::execute(tx.db, sql, [letter]).map(drop)
+    rows::execute(tx.db, sql, [letter])
 }
 
 impl SqlStore {
@@ -129,5 +129,5 @@ impl SqlStore {
 }
 
 fn forget(tx: &Tx<'_>, id: &ObjId) -> StoreResult<()> {
-    rows::execute(tx.db, "DELETE FROM purged_files WHERE hash = ?1", [id.hash()]).map(drop)
+    rows::execute(tx.db, "DELETE FROM purged_files WHERE hash = ?1", [id.hash()])
 }

@@ -33,7 +33,7 @@ mod list;
 mod rows;
 
 pub(super) use leases::LeaseEndCause;
-pub(super) use rows::{COLUMNS, TABLES, by_id, by_seq, created, lease, read};
+pub(super) use rows::{COLUMNS, TABLES, by_id, by_id_in_tx, by_seq, created, lease, read};
 
 const INSERT: &str = "
     INSERT INTO records (object, tag, owner, box, state, attempts, epoch, revision, session,
@@ -104,8 +104,9 @@ fn insert_row(
     ];
     let seq = sql::insert_new(tx.db, INSERT, row)?;
     if let Some(seq) = seq {
-        if tx.cache.boxes.insert(owner_id) && sql::execute(tx.db, SET_HAS_BOX, [owner_id])? > 0 {
-            tx.cache.address_book.clear();
+        if tx.cache.boxes.insert(owner_id) && sql::changed_rows(tx.db, SET_HAS_BOX, [owner_id])? > 0
+        {
+            tx.change_address_book();
         }
         if in_conversation(*box_kind) {
             let session = sessions::add_record(tx, owner_id, session_id, seq, true)?;
@@ -153,7 +154,7 @@ fn mark(
     term: LeaseDuration,
     now: Timestamp,
 ) -> StoreResult<MsgRecord> {
-    let (record, object) = by_id(tx.db, tx.indexes.hashes.recent(), id)?;
+    let (record, object) = by_id_in_tx(tx, id)?;
     sql::check_revision("record", revision, record.revision)?;
     let from = record.reading.state.name();
     let next = record.reading.clone().mark(to, proof, now, term)?;
@@ -214,7 +215,7 @@ fn set_tags(
     remove: &[Tag],
     now: Timestamp,
 ) -> StoreResult<MsgRecord> {
-    let (record, object) = by_id(tx.db, tx.indexes.hashes.recent(), id)?;
+    let (record, object) = by_id_in_tx(tx, id)?;
     let own = record.tags.iter().filter_map(|tag| tag.parse::<Tag>().ok());
     let before: BTreeSet<Tag> = own.collect();
     let tags = change_tags(&before, add, remove)?;
@@ -265,7 +266,7 @@ fn update(
         lease.map(|lease| lease.until.ms()),
         now.ms(),
     ];
-    if sql::execute(tx.db, UPDATE, row)? != 1 {
+    if !sql::update_one(tx.db, UPDATE, row)? {
         return Err(StoreError::Conflict { what: "record", revision: record.revision });
     }
     let (from, to) = (record.reading.state.name(), next.state.name());
@@ -306,8 +307,9 @@ impl RecordStore for SqlStore {
                 return vec![Err(error); count];
             }
         }
+        let hashes = batch.iter().map(|request| objects::hash_prefix(request.msg.id().hash()));
         self.writer
-            .run_each(batch, move |tx, batch| {
+            .run_each_on(hashes.collect(), batch, move |tx, batch| {
                 tx.each(batch, |tx, request| dispatch::dispatch(tx, request, now))
             })
             .await
@@ -324,12 +326,8 @@ impl RecordStore for SqlStore {
         // Ends when a record is undamaged or none is left.
         loop {
             let (owner, reader) = (owner.clone(), holder.clone());
-            let leased = self.writer.run(move |tx| {
-                let leased = lease_oldest(tx, &owner, box_kind, &reader, term, now)?;
-                let with_body =
-                    |(entry, object)| Ok((entry, objects::body_or_erased(tx.db, object)?));
-                leased.map(with_body).transpose()
-            });
+            let leased =
+                self.writer.run(move |tx| lease_oldest(tx, &owner, box_kind, &reader, term, now));
             let Some((entry, body)) = leased.await? else { return Ok(None) };
             match self.leased_message(body).await {
                 Ok(message) => return Ok(Some(LeasedEntry { entry, message })),
@@ -370,7 +368,8 @@ impl RecordStore for SqlStore {
         term: LeaseDuration,
         now: Timestamp,
     ) -> StoreResult<MsgRecord> {
-        self.writer.run(move |tx| mark(tx, &id, to, &proof, revision, term, now)).await
+        let objects = vec![objects::hash_prefix(id.msg_prefix())];
+        self.writer.run_on(objects, move |tx| mark(tx, &id, to, &proof, revision, term, now)).await
     }
 
     async fn records(

@@ -148,7 +148,7 @@ impl RetentionStore for SqlStore {
                         MAX_LEASE_MS,
                     ),
                 ] {
-                    changed += rows::execute(tx.db, sql, [now, now.saturating_add(longest)])?;
+                    changed += rows::changed_rows(tx.db, sql, [now, now.saturating_add(longest)])?;
                 }
                 Ok(changed)
             })
@@ -240,7 +240,7 @@ impl RetentionStore for SqlStore {
                            AND seq < (SELECT max(seq) FROM events)
                          ORDER BY seq LIMIT ?2)
                 ";
-                let purged = rows::execute(tx.db, sql, params![day, rows::limit(limit)])?;
+                let purged = rows::changed_rows(tx.db, sql, params![day, rows::limit(limit)])?;
                 approvals::purge(tx, limit)?;
                 Ok(purged)
             })

@@ -6,9 +6,20 @@ use super::damage;
 use super::db::{Db, Params, Row, RowError, RowResult};
 use crate::{Page, PageRequest, StoreError, StoreResult};
 
-/// Runs a statement and returns the number of changed rows.
-pub(crate) fn execute(db: &Db, sql: &str, params: impl Params) -> StoreResult<usize> {
+/// Runs a statement. PostgreSQL can run it later, before the next statement that reads. A command
+/// whose statement fails then is run again, and gets the error itself.
+pub(crate) fn execute(db: &Db, sql: &str, params: impl Params) -> StoreResult<()> {
     db.execute(sql, &params)
+}
+
+/// Runs a statement and returns the number of changed rows.
+pub(crate) fn changed_rows(db: &Db, sql: &str, params: impl Params) -> StoreResult<usize> {
+    db.changed_rows(sql, &params)
+}
+
+/// Runs a statement that changes one row, as [`execute`] does. Returns `false` when it has not.
+pub(crate) fn update_one(db: &Db, sql: &str, params: impl Params) -> StoreResult<bool> {
+    db.update_one(sql, &params)
 }
 
 /// Inserts one row and returns its number.
@@ -96,24 +107,6 @@ pub(crate) fn list_undamaged<T>(
         Ok(entries.len() < limit)
     })?;
     Ok(entries)
-}
-
-/// Finds the first row of a query on row numbers that `find` can read. Damaged rows are passed
-/// over and reported as `what` and their number.
-pub(crate) fn first_undamaged<T>(
-    db: &Db,
-    what: &str,
-    sql: &str,
-    params: impl Params,
-    find: impl Fn(i64) -> StoreResult<T>,
-) -> StoreResult<Option<T>> {
-    let mut found = None;
-    db.scan(sql, &params, 1, &mut |row| {
-        let seq = row.get(0)?;
-        found = db.unless_damaged(what, seq, find(seq))?;
-        Ok(found.is_none())
-    })?;
-    Ok(found)
 }
 
 /// Reads the first column of all rows of a query.

@@ -1,5 +1,6 @@
 //! Conversations and read receipts.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -45,20 +46,49 @@ const INSERT: &str = "
     VALUES (?1, ?2, ?3, ?4)
 ";
 
-const SET_LAST: &str = "
+const CHANGE: &str = "
     UPDATE sessions
-       SET last = ?2, unread = unread + ?3
-     WHERE id = ?1
-";
-
-const ADD_UNREAD: &str = "
-    UPDATE sessions
-       SET unread = unread + ?2
+       SET last = coalesce(?2, last), unread = unread + ?3
      WHERE id = ?1
 ";
 
 /// Maximum number of receipts in a list.
 const MAX_RECEIPTS: usize = 10_000;
+
+/// Changes of conversations in one transaction, by their rows. A conversation can get many messages
+/// in one transaction, and is written once.
+#[derive(Debug, Default)]
+pub(crate) struct SessionChanges(BTreeMap<i64, SessionChange>);
+
+#[derive(Debug, Default)]
+struct SessionChange {
+    /// The newest record, if there is a new one.
+    last: Option<i64>,
+    unread: i64,
+}
+
+impl SessionChanges {
+    fn change(&mut self, session: i64, last: Option<i64>, unread: i64) {
+        let change = self.0.entry(session).or_default();
+        change.last = last.or(change.last);
+        change.unread += unread;
+    }
+
+    /// Adds later changes.
+    pub(super) fn add(&mut self, later: Self) {
+        for (session, SessionChange { last, unread }) in later.0 {
+            self.change(session, last, unread);
+        }
+    }
+
+    /// Writes the changes to the table.
+    pub(super) fn save(&self, db: &Db) -> StoreResult<()> {
+        for (session, SessionChange { last, unread }) in &self.0 {
+            rows::execute(db, CHANGE, params![session, last, unread])?;
+        }
+        Ok(())
+    }
+}
 
 /// A message of a conversation before its text is read.
 struct SessionEntryHead {
@@ -84,7 +114,7 @@ pub(super) fn add_record(
     unread: bool,
 ) -> StoreResult<i64> {
     if let Some(session) = find(tx, owner, peer)? {
-        rows::execute(tx.db, SET_LAST, params![session, record, unread])?;
+        tx.effects.sessions.change(session, Some(record), i64::from(unread));
         return Ok(session);
     }
     let session = rows::insert(tx.db, INSERT, params![owner, peer, record, unread])?;
@@ -96,7 +126,7 @@ pub(super) fn add_record(
 pub(super) fn add_unread(tx: &mut Tx<'_>, owner: &Did, peer: &Did, by: i64) -> StoreResult<()> {
     let (owner, peer) = (contacts::party_id(tx, owner)?, contacts::party_id(tx, peer)?);
     if let Some(session) = find(tx, owner, peer)? {
-        rows::execute(tx.db, ADD_UNREAD, [session, by])?;
+        tx.effects.sessions.change(session, None, by);
     }
     Ok(())
 }

@@ -27,8 +27,10 @@ use super::address_book::AddressCache;
 use super::bulk_index::BulkIndexes;
 use super::counts::RowCounts;
 use super::db::{Db, TxControl, TxStatus};
+use super::objects::{self, KnownObjects};
+use super::sessions::SessionChanges;
 use super::{events, files};
-use crate::postgres::{BatchStart, PendingHints};
+use crate::postgres::{BatchStart, OtherCommits, PendingHints};
 use crate::sqlite::{DatabaseFile, WalSize};
 use crate::{BoxHint, StoreError, StoreHealth, StoreResult};
 
@@ -65,6 +67,12 @@ pub(super) struct Tx<'c> {
 }
 
 impl Tx<'_> {
+    /// Must be called with every change of a table of the address book.
+    pub(super) fn change_address_book(&mut self) {
+        self.cache.address_book.clear();
+        self.effects.address_book = true;
+    }
+
     /// Runs `work` for each item. A rejected item leaves nothing behind and does not affect
     /// the others.
     ///
@@ -107,6 +115,8 @@ pub(super) struct RowCache {
     /// Parties whose `has_box` is set.
     pub(super) boxes: HashSet<i64>,
     pub(super) address_book: AddressCache,
+    /// Objects that were looked up for the current batch.
+    pub(super) objects: KnownObjects,
     /// The current day of the retention clock.
     pub(super) day: Option<i64>,
     /// Mails get numbers above this one.
@@ -116,6 +126,19 @@ pub(super) struct RowCache {
 impl RowCache {
     fn clear(&mut self) {
         *self = Self::default();
+    }
+
+    /// Forgets what is valid for one batch only, and what other couriers have changed. Rows of
+    /// parties and sessions are never deleted.
+    fn start_batch(&mut self, others: OtherCommits) {
+        self.objects.clear();
+        if others != OtherCommits::None {
+            self.day = None;
+            self.reserved_mail_numbers = None;
+        }
+        if others == OtherCommits::AddressBook {
+            self.address_book.clear();
+        }
     }
 
     fn limit_size(&mut self) {
@@ -143,8 +166,12 @@ pub(crate) struct CommitEffects {
     pub(crate) letter: bool,
     /// Whether an e-mail task became startable.
     pub(crate) email_task: bool,
+    /// Whether the address book was changed.
+    pub(crate) address_book: bool,
     /// Changes of the row counts.
     pub(crate) counts: RowCounts,
+    /// Changes of conversations.
+    pub(crate) sessions: SessionChanges,
 }
 
 impl CommitEffects {
@@ -162,7 +189,9 @@ impl CommitEffects {
         self.inbound_file |= other.inbound_file;
         self.letter |= other.letter;
         self.email_task |= other.email_task;
+        self.address_book |= other.address_book;
         self.counts.add(other.counts);
+        self.sessions.add(other.sessions);
     }
 }
 
@@ -292,12 +321,15 @@ pub(super) struct Writer {
 trait QueuedCommand: Send {
     /// Runs the command. Returns whether it succeeded.
     fn run(&mut self, tx: &mut Tx<'_>) -> bool;
+    /// The objects that the command looks up, by the first part of their hashes.
+    fn objects(&self) -> &[i64];
     /// Sends the result to the caller, after the commit succeeded or failed.
     fn answer(self: Box<Self>, commit: &StoreResult<()>);
 }
 
 struct WriteCommand<T, F> {
     work: F,
+    objects: Vec<i64>,
     result: Option<StoreResult<T>>,
     reply: oneshot::Sender<StoreResult<T>>,
 }
@@ -314,6 +346,10 @@ where
         let succeeded = result.is_ok();
         self.result = Some(result);
         succeeded
+    }
+
+    fn objects(&self) -> &[i64] {
+        &self.objects
     }
 
     fn answer(self: Box<Self>, commit: &StoreResult<()>) {
@@ -352,9 +388,19 @@ impl Writer {
         &self,
         work: impl Fn(&mut Tx<'_>) -> StoreResult<T> + Send + 'static,
     ) -> StoreResult<T> {
+        self.run_on(Vec::new(), work).await
+    }
+
+    /// Like [`Self::run`], for `work` that looks up objects. PostgreSQL finds those of all waiting
+    /// commands with one statement.
+    pub(super) async fn run_on<T: Send + 'static>(
+        &self,
+        objects: Vec<i64>,
+        work: impl Fn(&mut Tx<'_>) -> StoreResult<T> + Send + 'static,
+    ) -> StoreResult<T> {
         let closed = || StoreError::Unavailable("the store is closed".to_owned());
         let (reply, answer) = oneshot::channel();
-        let command = WriteCommand { work, result: None, reply };
+        let command = WriteCommand { work, objects, result: None, reply };
         let queue = self.queue.as_ref().ok_or_else(closed)?;
         queue.send(Box::new(command)).await.map_err(|_| closed())?;
         answer.await.map_err(|_| closed())?
@@ -381,9 +427,19 @@ impl Writer {
         items: Vec<I>,
         work: impl Fn(&mut Tx<'_>, &[I]) -> StoreResult<Vec<StoreResult<T>>> + Send + 'static,
     ) -> Vec<StoreResult<T>> {
+        self.run_each_on(Vec::new(), items, work).await
+    }
+
+    /// Like [`Self::run_each`], for `work` that looks up objects, as [`Self::run_on`] does.
+    pub(super) async fn run_each_on<I: Send + Sync + 'static, T: Clone + Send + 'static>(
+        &self,
+        objects: Vec<i64>,
+        items: Vec<I>,
+        work: impl Fn(&mut Tx<'_>, &[I]) -> StoreResult<Vec<StoreResult<T>>> + Send + 'static,
+    ) -> Vec<StoreResult<T>> {
         let items = Arc::new(items);
         let shared = Arc::clone(&items);
-        let results = self.run(move |tx| work(tx, &shared)).await;
+        let results = self.run_on(objects, move |tx| work(tx, &shared)).await;
         results.unwrap_or_else(|error| vec![Err(error); items.len()])
     }
 }
@@ -480,10 +536,8 @@ impl WriterThread {
         let mut delays = ReconnectDelays::default();
         loop {
             let result = match self.db.begin() {
-                Ok(BatchStart::Started { others_wrote }) => {
-                    if others_wrote {
-                        self.cache.clear();
-                    }
+                Ok(BatchStart::Started { others }) => {
+                    self.cache.start_batch(others);
                     effects = CommitEffects::default();
                     self.run_batch(&mut batch, commands, &mut effects)
                 }
@@ -519,20 +573,18 @@ impl WriterThread {
         commands: &mut mpsc::Receiver<Box<dyn QueuedCommand>>,
         effects: &mut CommitEffects,
     ) -> StoreResult<()> {
-        let result = match self.run_together(batch, commands, effects) {
-            Ok(true) => Ok(()),
-            Ok(false) => {
-                self.discard();
-                *effects = CommitEffects::default();
-                self.db.begin().and_then(|_| self.run_separately(batch, effects))
-            }
+        let mut result = match self.run_together(batch, commands, effects) {
+            Ok(true) => match self.commit(effects) {
+                // PostgreSQL has rejected a deferred statement of one of the commands.
+                Err(_) if self.db.status() == TxStatus::Aborted => {
+                    let rolled_back = self.db.control(TxControl::Rollback);
+                    rolled_back.and_then(|()| self.run_again(batch, effects))
+                }
+                result => result,
+            },
+            Ok(false) => self.run_again(batch, effects),
             Err(error) => Err(error),
         };
-        // Both write nothing when the batch has written nothing. Such a commit costs no sync.
-        let mut result = result
-            .and_then(|()| effects.counts.save(&self.db))
-            .and_then(|()| self.indexes.merge(&self.db))
-            .and_then(|()| self.db.commit());
         if result.is_err() && matches!(self.db.status(), TxStatus::Open | TxStatus::Aborted) {
             // Some errors roll back by themselves, this one has not.
             if let Err(error) = self.db.control(TxControl::Rollback) {
@@ -540,6 +592,24 @@ impl WriterThread {
             }
         }
         result
+    }
+
+    /// Runs and commits a batch that was rolled back, with a savepoint around each command.
+    fn run_again(&mut self, batch: &mut Batch, effects: &mut CommitEffects) -> StoreResult<()> {
+        self.discard();
+        *effects = CommitEffects::default();
+        self.db.begin()?;
+        self.run_separately(batch, effects)?;
+        self.commit(effects)
+    }
+
+    /// Commits the transaction. Writes nothing when the batch has written nothing: such a commit
+    /// costs no sync.
+    fn commit(&mut self, effects: &CommitEffects) -> StoreResult<()> {
+        effects.sessions.save(&self.db)?;
+        effects.counts.save(&self.db)?;
+        self.indexes.merge(&self.db)?;
+        self.db.commit(effects.address_book)
     }
 
     /// Forgets the state of a transaction that was rolled back.
@@ -556,8 +626,21 @@ impl WriterThread {
         commands: &mut mpsc::Receiver<Box<dyn QueuedCommand>>,
         effects: &mut CommitEffects,
     ) -> StoreResult<bool> {
-        let mut at = 0;
-        while let Some(command) = batch.get_mut(at) {
+        let (mut at, mut looked_up) = (0, 0);
+        loop {
+            if at == batch.len() {
+                // PostgreSQL looks up the objects of all that are waiting.
+                let most =
+                    if self.db.as_postgres().is_some() { MAX_COMMANDS_PER_COMMIT } else { 1 };
+                let room = MAX_COMMANDS_PER_COMMIT.saturating_sub(at).min(most);
+                batch.extend(std::iter::from_fn(|| commands.try_recv().ok()).take(room));
+            }
+            if looked_up == at && at < batch.len() && self.db.as_postgres().is_some() {
+                let hashes = batch[at..].iter().flat_map(|command| command.objects()).copied();
+                objects::look_up(&self.db, &mut self.cache.objects, hashes.collect())?;
+                looked_up = batch.len();
+            }
+            let Some(command) = batch.get_mut(at) else { break };
             self.cache.limit_size();
             let changes = self.db.total_changes();
             let mut tx = self.tx(false);
@@ -571,12 +654,6 @@ impl WriterThread {
                 }
             }
             at += 1;
-            if at == batch.len()
-                && at < MAX_COMMANDS_PER_COMMIT
-                && let Ok(next) = commands.try_recv()
-            {
-                batch.push(next);
-            }
         }
         Ok(true)
     }

@@ -24,7 +24,7 @@ impl SqliteConnection {
         &mut self.0
     }
 
-    pub(crate) fn execute(&self, sql: &str, params: &dyn Params) -> StoreResult<usize> {
+    pub(crate) fn changed_rows(&self, sql: &str, params: &dyn Params) -> StoreResult<usize> {
         let mut statement = self.0.prepare_cached(sql).map_err(db_error)?;
         statement.execute(params_from_iter(values(params))).map_err(db_error)
     }
@@ -33,7 +33,7 @@ impl SqliteConnection {
     pub(crate) fn insert(&self, sql: &str, params: &dyn Params) -> StoreResult<Option<i64>> {
         // No RETURNING clause: SQLite would build a temporary table for its result and keep a
         // statement journal, which costs more than the insert.
-        let inserted = self.execute(sql, params)?;
+        let inserted = self.changed_rows(sql, params)?;
         Ok((inserted == 1).then(|| self.0.last_insert_rowid()))
     }
 

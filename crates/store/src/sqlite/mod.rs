@@ -1,6 +1,6 @@
 //! The embedded backend: SQLite in WAL mode, with a sync after every commit.
 //!
-//! The statements of the store are in [`crate::sql`]. This folder has what only SQLite needs: it
+//! The statements of the store are in `crate::sql`. This folder has what only SQLite needs: it
 //! opens, migrates, copies and checks the database file, and its checkpointer thread copies the
 //! log into the file.
 

@@ -1,7 +1,10 @@
 //! Couriers that share a store, and their duties.
 
+use std::borrow::Cow;
+
 use monoco_core::duty::{Duty, RegisteredCourier};
 use monoco_core::time::Timestamp;
+use monoco_store::postgres::{Durability, ServerFacts, StandbyFacts};
 use serde::{Deserialize, Serialize};
 #[cfg(test)]
 use utoipa::ToSchema;
@@ -12,8 +15,32 @@ use utoipa::ToSchema;
 pub struct ClusterHealth {
     /// Id of the courier that answers
     pub courier: String,
+    /// `local`: commits are on the disk of the primary; `replicated`: also on that of a standby
+    pub durability: Cow<'static, str>,
     pub couriers: Vec<CourierView>,
     pub duties: Vec<DutyView>,
+    pub database: DatabaseHealth,
+}
+
+/// The database server of a shared store.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
+pub struct DatabaseHealth {
+    /// Version of PostgreSQL, such as `15.8`
+    pub version: String,
+    pub standbys: Vec<StandbyView>,
+    /// Why acknowledged messages could be lost, or the store is slow, each with what to do
+    pub problems: Vec<String>,
+}
+
+/// A server that follows the database server.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
+pub struct StandbyView {
+    pub name: String,
+    /// `sync`, `quorum`, `potential` or `async`; absent when the role may not see it
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
 }
 
 /// One courier of a shared store.
@@ -46,6 +73,27 @@ pub struct DutyView {
     /// When it moves to another courier, unless it is renewed
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
+}
+
+impl DatabaseHealth {
+    pub fn new(facts: ServerFacts, durability: Durability) -> Self {
+        let version = facts.version_text();
+        let mut problems = facts.problems(durability);
+        problems.extend(facts.warnings());
+        let view = |StandbyFacts { name, state }| StandbyView { name, state };
+        Self { version, standbys: facts.standbys.into_iter().map(view).collect(), problems }
+    }
+
+    /// Version and standbys on one line.
+    pub fn summary(&self) -> String {
+        let standbys = self.standbys.iter().map(|standby| {
+            format!("{} ({})", standby.name, standby.state.as_deref().unwrap_or("state hidden"))
+        });
+        match standbys.collect::<Vec<_>>().join(", ") {
+            standbys if standbys.is_empty() => format!("PostgreSQL {}", self.version),
+            standbys => format!("PostgreSQL {}, standby {standbys}", self.version),
+        }
+    }
 }
 
 impl CourierView {

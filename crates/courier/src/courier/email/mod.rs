@@ -6,9 +6,9 @@
 //! external id of the mail, and the forward has an idempotency key of its own. So a crash between
 //! two steps neither loses nor doubles anything.
 //!
-//! * [`read_mail`]: parses a mail and decides what happens to it.
-//! * [`mail_memory`]: limits the memory of the mails that are being processed.
-//! * [`delivery_reports`]: applies reports of other servers to deliveries.
+//! * `read_mail`: parses a mail and decides what happens to it.
+//! * `mail_memory`: limits the memory of the mails that are being processed.
+//! * `delivery_reports`: applies reports of other servers to deliveries.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

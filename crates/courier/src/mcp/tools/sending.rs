@@ -127,13 +127,13 @@ fn check_text(text: &str) -> Result<(), ToolError> {
     }
 }
 
-/// The idempotency key of the agent. Keys of different agents are different.
+/// The idempotency key of the agent.
 fn own_key(context: ToolContext<'_>, key: &str) -> Result<String, ToolError> {
     if key.is_empty() || key.len() > MAX_KEY_BYTES {
         let why = format_args!("expected 1 to {MAX_KEY_BYTES} bytes");
         return Err(ToolError::argument("idempotency_key", why));
     }
-    Ok(format!("{}:{key}", context.agent.name()))
+    Ok(context.agent.caller.own_key(key.to_owned()))
 }
 
 /// What became of a message, and the next step.

@@ -538,7 +538,7 @@ impl TubeResultReader {
 }
 
 /// Splits the body of a job into its answers: concatenated JSON values, so that a busy worker
-/// can return many with one job. The rest after [`MAX_ANSWERS_PER_JOB`] values or after invalid
+/// can return many with one job. The rest after `MAX_ANSWERS_PER_JOB` values or after invalid
 /// JSON counts as one more answer.
 pub fn split_answers(body: &[u8]) -> Vec<&[u8]> {
     let mut values = serde_json::Deserializer::from_slice(body).into_iter::<IgnoredAny>();

@@ -1,11 +1,9 @@
 //! `monoco courier stop`, `kill`, `reload` and `rebuild`: signals to the running courier,
 //! and the rebuild of mailbox files with or without it.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use monoco_store::sqlite::SqliteStore;
-use monoco_store::{FtsIndex, SearchIndex as _, SharedStore, StoreError};
+use monoco_store::{FtsIndex, SearchIndex as _, StoreError};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -16,9 +14,10 @@ use monoco_courier::api::REBUILD_PATH;
 use monoco_courier::api::views::mails::RebuildView;
 use monoco_courier::api::views::search::SearchRebuildView;
 use monoco_courier::clock::wall_now;
-use monoco_courier::config::ConfigSource;
+use monoco_courier::config::{ConfigSource, StoreConfig};
 use monoco_courier::courier::mailbox_check;
 use monoco_courier::home::{CourierInfo, Home};
+use monoco_courier::open_store::open_store;
 use monoco_courier::serve;
 
 /// How long `stop` waits by default: the courier gives running work 30 s.
@@ -139,22 +138,24 @@ pub async fn rebuild(context: &CliContext, from_files: bool) -> Result<(), CliEr
 }
 
 async fn rebuild_offline(home: &Home, from_files: bool) -> Result<RebuildView, CliError> {
-    let path = home.store();
-    if !path.exists() && !from_files {
+    let failed = |error: String| CliError::new(CliExit::NotPossible, error);
+    let config = ConfigSource::of(home).load().map_err(|error| failed(error.to_string()))?;
+    if config.store == StoreConfig::Sqlite && !home.store().exists() && !from_files {
         return Err(CliError::new(
             CliExit::NotPossible,
             "there is no store to rebuild the mailbox from",
         )
         .hint("`monoco courier start` creates the store"));
     }
-    let failed = |error: String| CliError::new(CliExit::NotPossible, error);
-    let config = ConfigSource::of(home).load().map_err(|error| failed(error.to_string()))?;
     home.create()?;
     // The lock keeps a courier from starting meanwhile.
     let lock = home.lock()?;
     note("no courier is running; rebuilding from the store directly");
-    let store = SqliteStore::open(&path).map_err(|error| failed(error.to_string()))?;
-    let store: SharedStore = Arc::new(store);
+    let courier = home.courier_id()?;
+    let opened = open_store(home, courier, &config.store).await;
+    let store = opened.map_err(|error| {
+        failed(format!("cannot open the store in {}: {error}", config.store.place(home)))
+    })?;
     let mut owner = None;
     if from_files {
         let now = wall_now();
@@ -163,8 +164,7 @@ async fn rebuild_offline(home: &Home, from_files: bool) -> Result<RebuildView, C
         owner = Some((config.owner.clone(), now));
     }
     let (mailbox, dropzone) = (config.mailbox(home), home.dropzone());
-    let rebuilt =
-        mailbox_check::rebuild_offline(store, home.courier_id()?, mailbox, dropzone, owner).await;
+    let rebuilt = mailbox_check::rebuild_offline(store, courier, mailbox, dropzone, owner).await;
     home.withdraw();
     drop(lock);
     let rebuilt = rebuilt.map_err(|error| failed(error.to_string()))?;

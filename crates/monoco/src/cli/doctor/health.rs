@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use super::{DoctorCheck, RESTORE_HINT, first_names, lost_mails, store_problems};
 use crate::cli::client::Client;
-use monoco_courier::api::views::cluster::ClusterHealth;
+use monoco_courier::api::views::cluster::{ClusterHealth, DatabaseHealth};
 use monoco_courier::api::views::health::{
     AdapterHealth, HealthView, PipelineHealth, StorageHealth,
 };
+use monoco_courier::config::PostgresConfig;
 use monoco_courier::home::{CourierInfo, Home};
+use monoco_courier::open_store::check_server;
 
 /// How long the courier may take to answer a health request.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -100,8 +102,35 @@ pub(super) fn health_checks(health: &HealthView) -> Vec<DoctorCheck> {
         checks.push(DoctorCheck::ok("mailbox", "contains only files of the courier"));
     }
     checks.push(pipeline(&health.pipeline));
-    checks.extend(health.cluster.as_ref().map(cluster));
+    if let Some(found) = &health.cluster {
+        checks.push(database(&found.database, &found.durability));
+        checks.push(cluster(found));
+    }
     checks
+}
+
+/// Asks the database server of a shared store, while no courier is running.
+pub(super) async fn server(config: &PostgresConfig) -> DoctorCheck {
+    match check_server(config).await {
+        Ok(facts) => {
+            let found = DatabaseHealth::new(facts, config.durability);
+            database(&found, config.durability.as_str())
+        }
+        Err(error) => {
+            let hint = "the courier does not start without the database server";
+            DoctorCheck::fail("database", error.to_string(), hint)
+        }
+    }
+}
+
+/// Evaluates the database server of a shared store.
+pub(super) fn database(database: &DatabaseHealth, durability: &str) -> DoctorCheck {
+    if database.problems.is_empty() {
+        let detail = format!("{}, durability {durability}", database.summary());
+        return DoctorCheck::ok("database", detail);
+    }
+    let hint = "docs/scale.md describes the settings of the server";
+    DoctorCheck::fail("database", database.problems.join("; "), hint)
 }
 
 /// Evaluates the couriers of a shared store.

@@ -1,4 +1,4 @@
-//! A PostgreSQL server of the test program: one for all tests, with a schema for each.
+//! PostgreSQL servers of the tests and benchmarks. The tests share one, with a schema for each.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 
 /// Start of the names of the directories of servers; the rest is the id of the test process.
 const PREFIX: &str = "monoco-postgres-";
+
+/// The statements are tested here, not the disk.
+const TEST_SETTINGS: [&str; 3] = ["fsync=off", "full_page_writes=off", "shared_buffers=64MB"];
 
 /// How long the server may take to accept connections.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -37,11 +40,11 @@ pub(crate) fn own_url(test: &str) -> String {
 
 fn new_server(name: &str) -> PathBuf {
     let dir = std::env::temp_dir().join(format!("{PREFIX}{}{name}", std::process::id()));
-    start(&dir);
+    start(&dir, &dir.join("data"), &TEST_SETTINGS);
     dir
 }
 
-fn url_in(dir: &Path) -> String {
+pub(crate) fn url_in(dir: &Path) -> String {
     format!("host={} port=5432 user={USER} dbname=postgres", dir.display())
 }
 
@@ -72,35 +75,34 @@ fn command(name: &str) -> Command {
     command
 }
 
-fn start(dir: &Path) {
+/// Starts a server with its socket in `dir` and its tables in `data`. It ends with this process.
+pub(crate) fn start(dir: &Path, data: &Path, settings: &[&str]) {
     fs::create_dir_all(dir).unwrap();
+    fs::create_dir_all(data).unwrap();
     let id = |option: &str| {
         let found = Command::new("id").args([option, USER]).output().unwrap();
         String::from_utf8(found.stdout).unwrap().trim().parse().ok()
     };
-    // Fails without the rights of root, where the directory belongs to the right user already.
+    // Fails without the rights of root, where the directories belong to the right user already.
     let _ = chown(dir, id("-u"), id("-g"));
-    let data = dir.join("data");
+    let _ = chown(data, id("-u"), id("-g"));
     let initialised = command("initdb")
         .args(["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "-U", USER, "-D"])
-        .arg(&data)
+        .arg(data)
         .output()
         .unwrap();
     assert!(initialised.status.success(), "{}", String::from_utf8_lossy(&initialised.stderr));
-    let (server_dir, log) = (dir.to_owned(), fs::File::create(dir.join("log")).unwrap());
+    let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
+    let (server_dir, data) = (dir.to_owned(), data.to_owned());
+    let log = fs::File::create(dir.join("log")).unwrap();
     // The server ends with the thread that has started it, so that thread never ends.
     thread::spawn(move || {
         let mut server = command("postgres");
-        // The statements are tested here, not the disk.
-        for setting in [
-            "listen_addresses=",
-            "fsync=off",
-            "full_page_writes=off",
-            "max_connections=300",
-            "shared_buffers=64MB",
-            "max_wal_size=256MB",
-        ] {
+        for setting in ["listen_addresses=", "max_connections=300", "max_wal_size=256MB"] {
             server.args(["-c", setting]);
+        }
+        for setting in settings {
+            server.args(["-c", &setting]);
         }
         server.arg("-k").arg(&server_dir).arg("-D").arg(data);
         let ended = server.stdout(log.try_clone().unwrap()).stderr(log).status();

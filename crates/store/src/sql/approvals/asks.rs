@@ -44,7 +44,7 @@ pub(super) fn ask(tx: &mut Tx<'_>, request: &AskRequest, now: Timestamp) -> Stor
         return Ok(true);
     }
     let row = params![target.as_str(), code, approval.0, now.ms()];
-    if rows::execute(tx.db, INSERT, row)? == 0 {
+    if rows::changed_rows(tx.db, INSERT, row)? == 0 {
         return Ok(false);
     }
     let origin = SendOrigin::Courier;

@@ -208,7 +208,7 @@ pub(super) fn save(
         day,
         now.ms(),
     ];
-    if sql::execute(tx.db, UPDATE, values)? != 1 {
+    if !sql::update_one(tx.db, UPDATE, values)? {
         return Err(StoreError::Conflict { what: "e-mail task", revision: task.revision });
     }
     tx.effects.counts.email_task(&task.tunnel, &task.progress.state, -1);

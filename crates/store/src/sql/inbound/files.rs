@@ -346,14 +346,14 @@ impl InboundFileStore for SqlStore {
                         UPDATE merge_windows SET closes_at = ?1
                          WHERE pending_files > 0 AND closes_at < ?1 AND tunnel_name = ?2
                     ";
-                    rows::execute(tx.db, sql, params![until, tunnel.as_str()])
+                    rows::changed_rows(tx.db, sql, params![until, tunnel.as_str()])
                 }
                 None => {
                     let sql = "
                         UPDATE merge_windows SET closes_at = ?1
                          WHERE pending_files > 0 AND closes_at < ?1
                     ";
-                    rows::execute(tx.db, sql, [until])
+                    rows::changed_rows(tx.db, sql, [until])
                 }
             })
             .await

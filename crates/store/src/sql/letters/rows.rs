@@ -240,7 +240,7 @@ pub(super) fn save(
         now.ms(),
         after.holder.as_ref().map(Holder::as_str),
     ];
-    if sql::execute(tx.db, UPDATE, row)? == 0 {
+    if !sql::update_one(tx.db, UPDATE, row)? {
         let revision = by_seq(tx.db, before.id.seq)?.map_or(0, |head| head.revision);
         return Err(StoreError::Conflict { what: "the letter", revision });
     }

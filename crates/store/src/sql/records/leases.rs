@@ -7,20 +7,13 @@ use monoco_core::record::{BoxKind, MsgRecord, ReadStateData};
 use monoco_core::time::Timestamp;
 use serde_json::json;
 
-use super::rows::by_seq;
+use super::rows::{COLUMN_COUNT, COLUMNS, TABLES, by_seq, read};
 use super::{append_event, update};
 use crate::sql::db::params;
+use crate::sql::objects::{self, ObjectBody};
 use crate::sql::writer::Tx;
 use crate::sql::{contacts, deliveries, email, rows};
 use crate::{BoxHint, JitteredRetry, StoreResult, SweepCounts};
-
-// A single index seek, however many records there are.
-const OLDEST_UNREAD: &str = "
-    SELECT seq
-      FROM records
-     WHERE owner = ?1 AND box = ?2 AND state = 'UNREAD'
-     ORDER BY seq
-";
 
 const EXPIRED: &str = "
     SELECT seq
@@ -51,6 +44,21 @@ pub(in crate::sql) enum LeaseEndCause<'a> {
     HolderGone(&'a str),
 }
 
+/// The query for the records of a box that can be leased, with their messages. A single index seek,
+/// however many records there are.
+fn unread_query() -> String {
+    format!(
+        "SELECT {COLUMNS}, {}
+           FROM {TABLES}
+           {}
+          WHERE r.owner = ?1 AND r.box = ?2 AND r.state = 'UNREAD'
+          ORDER BY r.seq",
+        objects::BODY_COLUMNS,
+        objects::SUPERSEDING,
+    )
+}
+
+/// Leases the oldest record of a box. Returns its message as well.
 pub(super) fn lease_oldest(
     tx: &mut Tx<'_>,
     owner: &Did,
@@ -58,19 +66,19 @@ pub(super) fn lease_oldest(
     holder: &Holder,
     term: LeaseDuration,
     now: Timestamp,
-) -> StoreResult<Option<(MsgRecord, i64)>> {
+) -> StoreResult<Option<(MsgRecord, ObjectBody)>> {
     let Some(owner) = contacts::find_party_id(tx, owner)? else { return Ok(None) };
     let row = params![owner, box_kind.as_str()];
-    let Some((record, object)) =
-        rows::first_undamaged(tx.db, "record", OLDEST_UNREAD, row, |seq| by_seq(tx.db, seq))?
-    else {
-        return Ok(None);
-    };
+    let found = rows::list_undamaged(tx.db, "record", 1, &unread_query(), row, |row| {
+        Ok((read(row)?, row.get(16)?, objects::read_columns(row, COLUMN_COUNT)?))
+    })?;
+    let Some((record, object, columns)) = found.into_iter().next() else { return Ok(None) };
+    let body = columns.body_or_erased(object)?;
     let next = record.reading.clone().lease(holder.clone(), now, term)?;
     let detail = json!({"by": holder, "attempt": next.attempts, "epoch": next.epoch});
     let record = update(tx, record, next, now)?;
     append_event(tx, EventKind::Taken, &record, object, &detail, now)?;
-    Ok(Some((record, object)))
+    Ok(Some((record, body)))
 }
 
 /// Ends leases of records, deliveries and e-mail tasks.

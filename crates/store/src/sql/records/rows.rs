@@ -14,6 +14,7 @@ use crate::sql::bulk_index::RecentEntries;
 use crate::sql::db::{Db, Row, RowResult, params};
 use crate::sql::objects;
 use crate::sql::rows::{self, parsed};
+use crate::sql::writer::Tx;
 use crate::{CreatedRecord, StoreError, StoreResult};
 
 /// Columns of [`read`], in its order.
@@ -22,6 +23,8 @@ pub(in crate::sql) const COLUMNS: &str = "
     r.lease_until, s.did, g.did, t.did, r.created_at, r.updated_at, r.object, r.thread_key,
     r.tags
 ";
+
+pub(super) const COLUMN_COUNT: usize = 19;
 
 pub(in crate::sql) const TABLES: &str = "
     records r
@@ -99,11 +102,21 @@ pub(in crate::sql) fn by_id(
     recent: &RecentEntries,
     id: &RecordId,
 ) -> StoreResult<(MsgRecord, i64)> {
+    of_object(db, objects::find_by_half_hash(db, recent, id.msg_prefix())?, id)
+}
+
+/// Like [`by_id`], in the writer.
+pub(in crate::sql) fn by_id_in_tx(tx: &Tx<'_>, id: &RecordId) -> StoreResult<(MsgRecord, i64)> {
+    of_object(tx.db, objects::find_by_half_hash_in_tx(tx, id.msg_prefix())?, id)
+}
+
+fn of_object(db: &Db, object: Option<i64>, id: &RecordId) -> StoreResult<(MsgRecord, i64)> {
     let missing = || StoreError::Missing { what: "record", key: id.to_string() };
-    let object = objects::find_by_half_hash(db, recent, id.msg_prefix())?.ok_or_else(missing)?;
-    let sql = "SELECT seq FROM records WHERE object = ?1 AND tag = ?2";
-    let seq = rows::optional(db, sql, params![object, id.tag()], |row| row.get(0))?;
-    by_seq(db, seq.ok_or_else(missing)?)
+    let object = object.ok_or_else(missing)?;
+    let sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE r.object = ?1 AND r.tag = ?2");
+    let found =
+        rows::optional(db, &sql, params![object, id.tag()], |row| Ok((read(row)?, row.get(16)?)))?;
+    found.ok_or_else(missing)
 }
 
 /// The records that a dispatch created for a message.
