@@ -122,6 +122,8 @@ function Frame({ live }) {
   const route = useRoute();
   const counts = useCounts();
   const [help, setHelp] = useState(false);
+  // On a narrow screen the navigation is a bar that scrolls.
+  useEffect(() => document.querySelector('nav a[aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'center' }), [route.view]);
   useKeys({
     '?': () => setHelp(true),
     '/': () => {

@@ -101,7 +101,7 @@ function ApprovalDetail({ id }) {
       ? html`<ul class="messages"><li><${ForeignText} text=${value.text ?? t('erased')} /></li></ul>`
       : html`<label>${t('edit')}<textarea rows="8" dir="auto" value=${edited} onInput=${(/** @type {any} */ event) => setEdited(event.target.value)}></textarea></label>
         <${Diff} before=${value.text ?? ''} after=${edited} />`}
-    ${isPending && html`<div class="actions toolbar">
+    <div class="actions toolbar">${isPending && html`
       ${edited === null
         ? html`<button class="primary" onClick=${approve}>${t('approve')} <kbd>a</kbd></button><button onClick=${() => setEdited(value.text ?? '')}>${t('edit')}</button>`
         : html`<button class="primary" disabled=${edited === value.text} onClick=${() => answer(value, 'edit', { text: edited }, t('edited')).then(() => {
@@ -110,9 +110,10 @@ function ApprovalDetail({ id }) {
           })}>${t('send_edited')}</button><button onClick=${() => setEdited(null)}>${t('cancel')}</button>`}
       <label>${t('reason')} <input maxlength="200" value=${reason} onInput=${(/** @type {any} */ event) => setReason(event.target.value)} /></label>
       <button onClick=${() => answer(value, 'reject', reason ? { reason } : {}, t('rejected')).then(reload)}>${t('reject')}</button>
+      `}
       <a class="button" href=${link('trace', value.msg_id)}>${t('view_trace')}</a>
-    </div>`}
-    <p><button onClick=${() => showRule(true)}>${t('make_rule')}</button></p>
+      <button onClick=${() => showRule(true)}>${t('make_rule')}</button>
+    </div>
     ${isRuleShown && html`<${RuleDialog} rules=${approvalRules(value)} where=${t('rule_where_approval')} command=${'monoco approve replay --since 7d\nmonoco courier reload'} onClose=${() => showRule(false)} />`}
   </article>`;
 }

@@ -5,7 +5,7 @@ import { apiPath, get, post } from '../api.js';
 import { duration, number, t, wireText } from '../language.js';
 import { link, setFilters } from '../route.js';
 import { useEvents } from '../stream.js';
-import { act, Choice, Empty, Failure, Foreign, Id, Pages, Pending, State, Time, useLoad } from '../ui.js';
+import { act, Choice, Did, Empty, Failure, Foreign, Id, Pages, Pending, State, Time, useLoad } from '../ui.js';
 
 const PAGE_SIZE = 50;
 const STATES = ['TRASHED', 'DEAD', 'WAITING', 'AWAY', 'MERGED', 'DONE'];
@@ -64,7 +64,7 @@ function Letter({ letter, done }) {
   const step = (verb) => () => act(() => post(apiPath(['letters', letter.id, verb])), t('letter_changed')).then(done);
   return html`<li class="row plain dead">
     <${State} of=${letter.state} />
-    <span class="who"><${Foreign}>${letter.from}<//></span>
+    <span class="who"><${Did} did=${letter.from} /></span>
     <a class="what" href=${link('trace', letter.id)}><${Foreign} class="title">${letter.subject ?? ''}<//> <${Foreign}>${letter.failure ?? letter.to?.join(', ') ?? ''}<//></a>
     <span class="when">${letter.worker ?? ''} <${Time} at=${letter.updated_at} /></span>
     <span class="actions">

@@ -4,7 +4,7 @@ import { html } from '../html.js';
 import { apiPath, get } from '../api.js';
 import { t, wireText } from '../language.js';
 import { go, link, setFilters } from '../route.js';
-import { Empty, Failure, Foreign, Loading, Pages, safeText, State, Time, useCursor, useLoad } from '../ui.js';
+import { didName, Empty, Failure, Foreign, Loading, Pages, safeText, State, Time, useCursor, useLoad } from '../ui.js';
 
 const PAGE_SIZE = 50;
 
@@ -56,12 +56,15 @@ function Snippet({ snippet }) {
   return html`<bdi class="snippet">${parts}${characters.slice(end).join('')}</bdi>`;
 }
 
+/** A name, or the account of a DID. @param {string} name */
+const readable = (name) => (name.startsWith('did:') ? didName(name) : name);
+
 /** @param {{found: import('#api').FoundMessage, current: boolean, onFocus: () => void, open: () => void}} props */
 function Row({ found, current, onFocus, open }) {
   return html`<li class="row found ${current ? 'current' : ''}" data-id=${found.msg_id} tabindex="0" onFocus=${onFocus}
       onClick=${(/** @type {any} */ event) => event.target.closest('a') || open()}>
-    <span class="who">${found.direction === 'out' ? '→ ' : ''}<${Foreign}>${found.direction === 'out' ? found.chat : found.from}<//></span>
-    <span class="where">${found.direction === 'in' && html`<${Foreign}>${found.chat}<//>`} <span class="quiet"><${Foreign}>${found.tunnels.join(', ')}<//></span></span>
+    <span class="who">${found.direction === 'out' ? '→ ' : ''}<${Foreign}>${readable(found.direction === 'out' ? found.chat : found.from)}<//></span>
+    <span class="where">${found.direction === 'in' && html`<${Foreign}>${readable(found.chat)}<//>`} <span class="quiet"><${Foreign}>${found.tunnels.join(', ')}<//></span></span>
     <a class="what" href=${target(found)} tabindex="-1">${found.title && html`<${Foreign} class="title">${found.title}<//> `}<${Snippet} snippet=${found.snippet} /></a>
     <span class="claim">${found.status.slice(0, 3).map((status) => html`<${State} key=${status} of=${status} />`)}</span>
     <span class="when"><${Time} at=${found.at} /></span>
@@ -77,7 +80,7 @@ function SearchForm({ query }) {
     setFilters({ q: String(data.get('q')), cursor: '' });
   };
   return html`<form class="filters" role="search" onSubmit=${submit}>
-    <label class="grow"><span class="hidden">${t('search')}</span>
+    <label class="grow wide"><span class="hidden">${t('search')}</span>
       <input id="search" name="q" type="search" autofocus maxlength="1000" placeholder=${t('search_hint')} value=${query.get('q') ?? ''} /></label>
     ${NAMES.map((name) => html`<label key=${name}><span class="hidden">${t(`search_by_${name}`)}</span>
       <select onChange=${(/** @type {any} */ event) => setFilters({ [name]: event.target.value, cursor: '' })}>

@@ -32,8 +32,10 @@ function steps(trace) {
 /** @param {any} detail */
 function detailText(detail) {
   if (!detail || typeof detail !== 'object') return '';
-  return Object.entries(detail).filter(([name]) => name !== 'mail').map(([name, value]) =>
-    `${name} ${typeof value === 'string' ? value : JSON.stringify(value)}`).join(' · ');
+  /** @param {unknown} value */
+  const text = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
+  return Object.entries(detail).filter(([name, value]) => name !== 'mail' && value !== false && value !== null)
+    .map(([name, value]) => `${name} ${Array.isArray(value) ? value.map(text).join(', ') : text(value)}`).join(' · ');
 }
 
 /** @param {{trace: import('#api').TraceView}} props */
@@ -72,7 +74,7 @@ export default function TraceView({ route }) {
     ${id && error && (/** @type {any} */ (error).status === 404
       ? html`<${Empty} title=${t('nothing_found')}>${t('trace_not_found')}<//>` : html`<${Failure} error=${error} retry=${reload} />`)}
     ${id && !value && !error && html`<${Loading} />`}
-    ${value && html`<div>
+    ${value && html`<div class="stack">
       <p class="facts"><${Id} id=${value.msg_id ?? id} length=${40} />
         ${value.mail && html`<a href=${link('mail', value.mail.id)}>${t('open_mail')}</a>`}
         ${value.claims.slice(0, 10).map((claim) => html`<span key=${claim.workspace}><${Foreign}>${claim.workspace}<//> <${State} of=${claim.status} /></span>`)}</p>

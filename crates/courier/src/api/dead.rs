@@ -53,7 +53,7 @@ pub struct DeadFilterBody {
     state: Option<String>,
     /// Id of the tunnel, or of the e-mail account
     tunnel: Option<String>,
-    /// Workspace of claims
+    /// Workspace whose claims to change
     workspace: Option<String>,
     /// The cause; causes that differ only in numbers and ids are equal
     cause: Option<String>,

@@ -131,12 +131,15 @@ const scenarios = {
     for (const address of addresses) {
       for (const theme of ['light', 'dark']) {
         await page.emulateMedia({ colorScheme: theme, reducedMotion: 'reduce' });
-        await page.setViewportSize({ width: 1280, height: 800 });
-        await page.goto(`${origin}/${address}`);
-        await page.reload();
-        await page.locator('h1').first().waitFor();
-        await page.getByText('Loading …').waitFor({ state: 'detached' });
-        await page.waitForLoadState('networkidle', { timeout: 2000 }).catch(() => {});
+        const show = async (width, height) => {
+          await page.setViewportSize({ width, height });
+          await page.goto(`${origin}/${address}`);
+          await page.reload();
+          await page.locator('h1').first().waitFor();
+          await page.getByText('Loading …').waitFor({ state: 'detached' });
+          await page.waitForLoadState('networkidle', { timeout: 1000 }).catch(() => {});
+        };
+        await show(1280, 800);
         // The list, and one of its entries.
         const [, view, opened] = /^#\/([a-z]+)(\/?)/.exec(address);
         const name = opened ? `${view}-one` : view;
@@ -145,7 +148,7 @@ const scenarios = {
         await page.evaluate(axe);
         const result = await page.evaluate(() => globalThis.axe.run(document, { iframes: false }));
         for (const it of result.violations) found.push(`${address} ${theme} ${it.id}: ${it.nodes.slice(0, 3).map((node) => node.html).join(' ')}`);
-        await page.setViewportSize({ width: 390, height: 844 });
+        await show(390, 844);
         await page.screenshot({ path: `${out}/${name}-${theme}-narrow.png` });
         const width = await page.evaluate(() => document.documentElement.scrollWidth);
         if (width > 390) found.push(`${address}: ${width} px wide on a narrow screen`);
