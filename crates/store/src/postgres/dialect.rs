@@ -54,26 +54,51 @@ pub(super) struct Translation {
 }
 
 impl Translation {
-    /// The statement that inserts many rows, with an array for each parameter. `None` for
-    /// other statements, and when a row can change one that exists.
+    /// The statement for many rows of parameters, with an array for each parameter. `None` when
+    /// it must be run for each row.
     pub(super) fn many_rows(&self, types: &[Type]) -> Option<String> {
-        let (insert, rest) = self.text.split_once("VALUES (")?;
-        let (row, conflict) = split_at_closing(rest)?;
-        let ignores = conflict.contains("DO NOTHING") || conflict.trim().is_empty();
-        if self.table.is_none() || !insert.trim_start().starts_with("INSERT INTO ") || !ignores {
-            return None;
-        }
+        self.table.as_ref()?;
         let arrays: Option<Vec<_>> = (1..)
             .zip(types)
             .map(|(n, element)| Some(format!("${n}::{}", array_type(element)?)))
             .collect();
         let names: Vec<_> = (1..=types.len()).map(|n| format!("p{n}")).collect();
-        Some(format!(
-            "{insert}SELECT {} FROM unnest({}) AS new({}){conflict}",
-            row.replace('$', "new.p"),
-            arrays?.join(", "),
-            names.join(", "),
-        ))
+        let rows = format!("FROM unnest({}) AS new({})", arrays?.join(", "), names.join(", "));
+        self.insert_of_many(&rows).or_else(|| self.update_of_many(&rows))
+    }
+
+    /// An insert of many rows, unless it can change a row that exists.
+    fn insert_of_many(&self, rows: &str) -> Option<String> {
+        let (insert, rest) = self.text.split_once("VALUES (")?;
+        let (row, conflict) = split_at_closing(rest)?;
+        let ignores = conflict.contains("DO NOTHING") || conflict.trim().is_empty();
+        if !insert.trim_start().starts_with("INSERT INTO ") || !ignores {
+            return None;
+        }
+        Some(format!("{insert}SELECT {} {rows}{conflict}", row.replace('$', "new.p")))
+    }
+
+    /// An update of many rows with different numbers.
+    fn update_of_many(&self, rows: &str) -> Option<String> {
+        if !self.updates_by_number() {
+            return None;
+        }
+        let (set, condition) = self.text.split_once("WHERE ")?;
+        let (set, condition) = (set.replace('$', "new.p"), condition.replace('$', "new.p"));
+        Some(format!("{set}{rows} WHERE {condition}"))
+    }
+
+    /// Whether a statement updates the row whose number is its first parameter.
+    pub(super) fn updates_by_number(&self) -> bool {
+        let is_number = |(_, condition): (&str, &str)| {
+            let mut words = condition.split_whitespace();
+            matches!(words.next(), Some("id" | "seq"))
+                && words.next() == Some("=")
+                && words.next() == Some("$1")
+        };
+        self.text.trim_start().starts_with("UPDATE ")
+            && self.text.matches("WHERE ").count() == 1
+            && self.text.split_once("WHERE ").is_some_and(is_number)
     }
 }
 
@@ -234,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn insert_of_many_rows_has_an_array_for_each_parameter() {
+    fn statement_for_many_rows_has_an_array_for_each_parameter() {
         let insert = translate(
             "INSERT INTO notes (a, b, c) VALUES (?1, coalesce(?2, ?11), 0) ON CONFLICT DO NOTHING",
         );
@@ -244,12 +269,19 @@ mod tests {
             "INSERT INTO notes (a, b, c) SELECT new.p1, coalesce(new.p2, new.p11), 0 \
              FROM unnest($1::BIGINT[], $2::TEXT[]) AS new(p1, p2) ON CONFLICT DO NOTHING"
         );
+        let update = translate("UPDATE notes SET a = a + ?2 WHERE seq = ?1 AND b = 3");
+        assert_eq!(
+            update.many_rows(&types).unwrap(),
+            "UPDATE notes SET a = a + new.p2 FROM unnest($1::BIGINT[], $2::TEXT[]) AS new(p1, p2) \
+             WHERE seq = new.p1 AND b = 3"
+        );
         for (sql, table) in [
             (
                 "INSERT INTO notes (a) VALUES (?1) ON CONFLICT (a) DO UPDATE SET b = 1",
                 Some("notes"),
             ),
             ("UPDATE notes SET a = ?1", Some("notes")),
+            ("UPDATE notes SET a = ?2 WHERE a = ?1", Some("notes")),
             ("DELETE FROM notes WHERE a = ?1", Some("notes")),
             ("DELETE FROM notes WHERE a IN (SELECT a FROM others)", None),
             ("INSERT INTO notes (a) SELECT a FROM others", None),

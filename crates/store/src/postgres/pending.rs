@@ -1,10 +1,11 @@
 //! Statements that are sent together with the next one that reads.
 //!
 //! Rows that a statement inserts are sent as one statement with arrays, if no other statement on
-//! the same table is between them. So a batch of dispatches inserts its objects with one statement,
-//! and its records with another. No table refers to another one, so that the order of statements on
-//! different tables does not matter.
+//! the same table is between them, and so are updates of different rows. So a batch of dispatches
+//! inserts its objects with one statement, and its records with another. No table refers to another
+//! one, so that the order of statements on different tables does not matter.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
@@ -34,6 +35,8 @@ struct PendingWrite {
     rows: Vec<Vec<OwnedValue>>,
     /// The number of rows that one run must change.
     expected: Option<u64>,
+    /// The numbers of the rows that an update changes.
+    updated: HashSet<i64>,
 }
 
 /// A parameter of a deferred statement.
@@ -45,7 +48,7 @@ enum OwnedValue {
     Blob(Vec<u8>),
 }
 
-/// Deferred statements with the statements that insert many rows.
+/// Deferred statements, and the same statements with arrays.
 pub(super) struct PreparedWrites(Vec<(PendingWrite, Option<Arc<PreparedStatement>>)>);
 
 impl OwnedValue {
@@ -96,16 +99,27 @@ impl PendingWrites {
             let other = write.prepared.translation.table.as_deref();
             table.is_none() || other.is_none() || other == table
         };
-        match self.writes.iter_mut().rev().find(related) {
-            Some(write) if Arc::ptr_eq(&write.prepared, &prepared) && table.is_some() => {
-                write.rows.push(row);
+        // One statement changes a row once.
+        let number = match values.first() {
+            Some(SqlValue::Integer(number)) if prepared.translation.updates_by_number() => {
+                Some(*number)
             }
-            _ => self.writes.push(PendingWrite { prepared, rows: vec![row], expected }),
+            _ => None,
+        };
+        if let Some(write) = self.writes.iter_mut().rev().find(related)
+            && table.is_some()
+            && Arc::ptr_eq(&write.prepared, &prepared)
+            && number.is_none_or(|number| write.updated.insert(number))
+        {
+            write.rows.push(row);
+        } else {
+            let updated = number.into_iter().collect();
+            self.writes.push(PendingWrite { prepared, rows: vec![row], expected, updated });
         }
         self.rows >= MAX_ROWS || self.bytes >= MAX_BYTES
     }
 
-    /// Prepares the statements that insert many rows.
+    /// Prepares the statements with arrays.
     pub(super) fn prepare(
         self,
         prepare: impl Fn(&str) -> StoreResult<Arc<PreparedStatement>>,

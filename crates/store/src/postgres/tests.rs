@@ -169,10 +169,15 @@ async fn terminated_sessions_lose_and_repeat_nothing() {
             let sql =
                 "SELECT count(CASE WHEN pg_terminate_backend(pid) THEN 1 END) FROM pg_stat_activity
                         WHERE application_name = ?1";
-            let schema = schema.clone();
-            let count = terminator
-                .read(move |db| rows::one(db, sql, [schema.as_str()], |row| row.get::<i64>(0)));
-            assert!(count.await.unwrap() > 0, "a writer and a listener");
+            // There is none for a moment, while the store opens new ones.
+            loop {
+                let schema = schema.clone();
+                let count = terminator
+                    .read(move |db| rows::one(db, sql, [schema.as_str()], |row| row.get::<i64>(0)));
+                if count.await.unwrap() > 0 {
+                    break;
+                }
+            }
         };
         let messages = (0..20).map(|n| {
             let text = format!("{round} {n}");

@@ -18,7 +18,7 @@ use tokio::sync::broadcast;
 use super::db::params;
 use super::events::{self, EventSubject};
 use super::rows as sql;
-use super::writer::Tx;
+use super::writer::{Lookups, Tx};
 use super::{MAX_RELEASED_PER_COMMIT, SqlStore, boxes, contacts, dispatch, objects, sessions};
 use crate::{
     BoxHint, BoxSummary, CreatedRecord, DispatchRequest, DispatchResult, JitteredRetry,
@@ -32,7 +32,7 @@ mod leases;
 mod list;
 mod rows;
 
-pub(super) use leases::LeaseEndCause;
+pub(super) use leases::{LeaseEndCause, UnreadRecord, look_up_unread};
 pub(super) use rows::{COLUMNS, TABLES, by_id, by_id_in_tx, by_seq, created, lease, read};
 
 const INSERT: &str = "
@@ -154,13 +154,36 @@ fn mark(
     term: LeaseDuration,
     now: Timestamp,
 ) -> StoreResult<MsgRecord> {
+    // A record that was leased is known. Its row is read only when the step would not change it:
+    // the revision shows whether the row has changed meanwhile.
+    if let Some((record, object)) = tx.cache.leased.remove(id)
+        && revision.is_none_or(|revision| revision == record.revision)
+        && let Ok(next) = record.reading.clone().mark(to, proof, now, term)
+        && next != record.reading
+    {
+        match set_state(tx, (record, object), next, proof, now) {
+            Err(StoreError::Conflict { .. }) => {}
+            marked => return marked,
+        }
+    }
     let (record, object) = by_id_in_tx(tx, id)?;
     sql::check_revision("record", revision, record.revision)?;
-    let from = record.reading.state.name();
     let next = record.reading.clone().mark(to, proof, now, term)?;
     if next == record.reading {
         return Ok(record);
     }
+    set_state(tx, (record, object), next, proof, now)
+}
+
+/// Changes a record to a state that its reader has set.
+fn set_state(
+    tx: &mut Tx<'_>,
+    (record, object): (MsgRecord, i64),
+    next: ReadStatus,
+    proof: &LeaseProof,
+    now: Timestamp,
+) -> StoreResult<MsgRecord> {
+    let (from, to) = (record.reading.state.name(), next.state.name());
     let detail = json!({"from": from.as_str(), "to": to.as_str(), "by": proof.holder});
     let record = update(tx, record, next, now)?;
     append_event(tx, EventKind::Marked, &record, object, &detail, now)?;
@@ -270,6 +293,9 @@ fn update(
         return Err(StoreError::Conflict { what: "record", revision: record.revision });
     }
     let (from, to) = (record.reading.state.name(), next.state.name());
+    if [from, to].contains(&ReadState::Unread) {
+        tx.cache.unread.clear();
+    }
     tx.effects.counts.record(record.box_kind, from, -1);
     tx.effects.counts.record(record.box_kind, to, 1);
     let unread = i64::from(to == ReadState::Unread) - i64::from(from == ReadState::Unread);
@@ -308,8 +334,9 @@ impl RecordStore for SqlStore {
             }
         }
         let hashes = batch.iter().map(|request| objects::hash_prefix(request.msg.id().hash()));
+        let lookups = Lookups { objects: hashes.collect(), unread: None };
         self.writer
-            .run_each_on(hashes.collect(), batch, move |tx, batch| {
+            .run_each_on(lookups, batch, move |tx, batch| {
                 tx.each(batch, |tx, request| dispatch::dispatch(tx, request, now))
             })
             .await
@@ -326,8 +353,11 @@ impl RecordStore for SqlStore {
         // Ends when a record is undamaged or none is left.
         loop {
             let (owner, reader) = (owner.clone(), holder.clone());
-            let leased =
-                self.writer.run(move |tx| lease_oldest(tx, &owner, box_kind, &reader, term, now));
+            let unread = Some((owner.clone(), box_kind));
+            let lookups = Lookups { unread, ..Lookups::default() };
+            let leased = self
+                .writer
+                .run_on(lookups, move |tx| lease_oldest(tx, &owner, box_kind, &reader, term, now));
             let Some((entry, body)) = leased.await? else { return Ok(None) };
             match self.leased_message(body).await {
                 Ok(message) => return Ok(Some(LeasedEntry { entry, message })),
@@ -368,8 +398,7 @@ impl RecordStore for SqlStore {
         term: LeaseDuration,
         now: Timestamp,
     ) -> StoreResult<MsgRecord> {
-        let objects = vec![objects::hash_prefix(id.msg_prefix())];
-        self.writer.run_on(objects, move |tx| mark(tx, &id, to, &proof, revision, term, now)).await
+        self.writer.run(move |tx| mark(tx, &id, to, &proof, revision, term, now)).await
     }
 
     async fn records(

@@ -14,13 +14,15 @@
 //! successful sync proves nothing about the earlier write. From then on every command is
 //! rejected, until the courier is restarted and reads back what is on disk.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use monoco_core::approval::policy::ApprovalPolicy;
+use monoco_core::did::Did;
+use monoco_core::record::{BoxKind, MsgRecord, RecordId};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use super::address_book::AddressCache;
@@ -28,6 +30,7 @@ use super::bulk_index::BulkIndexes;
 use super::counts::RowCounts;
 use super::db::{Db, TxControl, TxStatus};
 use super::objects::{self, KnownObjects};
+use super::records::{self, UnreadRecord};
 use super::sessions::SessionChanges;
 use super::{events, files};
 use crate::postgres::{BatchStart, OtherCommits, PendingHints};
@@ -117,6 +120,10 @@ pub(super) struct RowCache {
     pub(super) address_book: AddressCache,
     /// Objects that were looked up for the current batch.
     pub(super) objects: KnownObjects,
+    /// The oldest unread records of boxes that were looked up for the current batch.
+    pub(super) unread: HashMap<(i64, BoxKind), VecDeque<UnreadRecord>>,
+    /// Records that were leased, with the rows of their objects.
+    pub(super) leased: HashMap<RecordId, (MsgRecord, i64)>,
     /// The current day of the retention clock.
     pub(super) day: Option<i64>,
     /// Mails get numbers above this one.
@@ -132,6 +139,7 @@ impl RowCache {
     /// parties and sessions are never deleted.
     fn start_batch(&mut self, others: OtherCommits) {
         self.objects.clear();
+        self.unread.clear();
         if others != OtherCommits::None {
             self.day = None;
             self.reserved_mail_numbers = None;
@@ -143,6 +151,7 @@ impl RowCache {
 
     fn limit_size(&mut self) {
         let most = self.parties.len().max(self.sessions.len()).max(self.boxes.len());
+        let most = most.max(self.leased.len());
         if most.max(self.address_book.size()) > MAX_CACHED_ROWS {
             self.clear();
         }
@@ -321,15 +330,24 @@ pub(super) struct Writer {
 trait QueuedCommand: Send {
     /// Runs the command. Returns whether it succeeded.
     fn run(&mut self, tx: &mut Tx<'_>) -> bool;
-    /// The objects that the command looks up, by the first part of their hashes.
-    fn objects(&self) -> &[i64];
+    /// What the command looks up.
+    fn lookups(&self) -> &Lookups;
     /// Sends the result to the caller, after the commit succeeded or failed.
     fn answer(self: Box<Self>, commit: &StoreResult<()>);
 }
 
+/// What a command looks up. PostgreSQL finds it for all waiting commands together.
+#[derive(Default)]
+pub(super) struct Lookups {
+    /// Objects, by the first part of their hashes.
+    pub(super) objects: Vec<i64>,
+    /// The box of which a record is leased.
+    pub(super) unread: Option<(Did, BoxKind)>,
+}
+
 struct WriteCommand<T, F> {
     work: F,
-    objects: Vec<i64>,
+    lookups: Lookups,
     result: Option<StoreResult<T>>,
     reply: oneshot::Sender<StoreResult<T>>,
 }
@@ -348,8 +366,8 @@ where
         succeeded
     }
 
-    fn objects(&self) -> &[i64] {
-        &self.objects
+    fn lookups(&self) -> &Lookups {
+        &self.lookups
     }
 
     fn answer(self: Box<Self>, commit: &StoreResult<()>) {
@@ -388,19 +406,18 @@ impl Writer {
         &self,
         work: impl Fn(&mut Tx<'_>) -> StoreResult<T> + Send + 'static,
     ) -> StoreResult<T> {
-        self.run_on(Vec::new(), work).await
+        self.run_on(Lookups::default(), work).await
     }
 
-    /// Like [`Self::run`], for `work` that looks up objects. PostgreSQL finds those of all waiting
-    /// commands with one statement.
+    /// Like [`Self::run`], for `work` whose lookups are known.
     pub(super) async fn run_on<T: Send + 'static>(
         &self,
-        objects: Vec<i64>,
+        lookups: Lookups,
         work: impl Fn(&mut Tx<'_>) -> StoreResult<T> + Send + 'static,
     ) -> StoreResult<T> {
         let closed = || StoreError::Unavailable("the store is closed".to_owned());
         let (reply, answer) = oneshot::channel();
-        let command = WriteCommand { work, objects, result: None, reply };
+        let command = WriteCommand { work, lookups, result: None, reply };
         let queue = self.queue.as_ref().ok_or_else(closed)?;
         queue.send(Box::new(command)).await.map_err(|_| closed())?;
         answer.await.map_err(|_| closed())?
@@ -427,19 +444,19 @@ impl Writer {
         items: Vec<I>,
         work: impl Fn(&mut Tx<'_>, &[I]) -> StoreResult<Vec<StoreResult<T>>> + Send + 'static,
     ) -> Vec<StoreResult<T>> {
-        self.run_each_on(Vec::new(), items, work).await
+        self.run_each_on(Lookups::default(), items, work).await
     }
 
-    /// Like [`Self::run_each`], for `work` that looks up objects, as [`Self::run_on`] does.
+    /// Like [`Self::run_each`], for `work` whose lookups are known.
     pub(super) async fn run_each_on<I: Send + Sync + 'static, T: Clone + Send + 'static>(
         &self,
-        objects: Vec<i64>,
+        lookups: Lookups,
         items: Vec<I>,
         work: impl Fn(&mut Tx<'_>, &[I]) -> StoreResult<Vec<StoreResult<T>>> + Send + 'static,
     ) -> Vec<StoreResult<T>> {
         let items = Arc::new(items);
         let shared = Arc::clone(&items);
-        let results = self.run_on(objects, move |tx| work(tx, &shared)).await;
+        let results = self.run_on(lookups, move |tx| work(tx, &shared)).await;
         results.unwrap_or_else(|error| vec![Err(error); items.len()])
     }
 }
@@ -636,8 +653,7 @@ impl WriterThread {
                 batch.extend(std::iter::from_fn(|| commands.try_recv().ok()).take(room));
             }
             if looked_up == at && at < batch.len() && self.db.as_postgres().is_some() {
-                let hashes = batch[at..].iter().flat_map(|command| command.objects()).copied();
-                objects::look_up(&self.db, &mut self.cache.objects, hashes.collect())?;
+                self.look_up(&batch[at..])?;
                 looked_up = batch.len();
             }
             let Some(command) = batch.get_mut(at) else { break };
@@ -656,6 +672,20 @@ impl WriterThread {
             at += 1;
         }
         Ok(true)
+    }
+
+    /// Reads what several commands look up.
+    fn look_up(&mut self, commands: &[Box<dyn QueuedCommand>]) -> StoreResult<()> {
+        let hashes = commands.iter().flat_map(|command| &command.lookups().objects);
+        objects::look_up(&self.db, &mut self.cache.objects, hashes.copied().collect())?;
+        let mut boxes = HashMap::<_, usize>::new();
+        for unread in commands.iter().filter_map(|command| command.lookups().unread.as_ref()) {
+            *boxes.entry(unread).or_default() += 1;
+        }
+        for ((owner, box_kind), count) in boxes.into_iter().filter(|(_, count)| *count > 1) {
+            records::look_up_unread(&mut self.tx(false), owner, *box_kind, count)?;
+        }
+        Ok(())
     }
 
     /// Runs the batch with a savepoint around each command.

@@ -1,5 +1,7 @@
 //! Leases of records: the next record is leased, and leases end.
 
+use std::collections::VecDeque;
+
 use monoco_core::did::Did;
 use monoco_core::event::EventKind;
 use monoco_core::lease::{Holder, LeaseDuration};
@@ -10,7 +12,7 @@ use serde_json::json;
 use super::rows::{COLUMN_COUNT, COLUMNS, TABLES, by_seq, read};
 use super::{append_event, update};
 use crate::sql::db::params;
-use crate::sql::objects::{self, ObjectBody};
+use crate::sql::objects::{self, ObjectBody, ObjectColumns};
 use crate::sql::writer::Tx;
 use crate::sql::{contacts, deliveries, email, rows};
 use crate::{BoxHint, JitteredRetry, StoreResult, SweepCounts};
@@ -58,6 +60,40 @@ fn unread_query() -> String {
     )
 }
 
+/// A record that can be leased, with its message.
+pub(in crate::sql) struct UnreadRecord {
+    record: MsgRecord,
+    object: i64,
+    columns: ObjectColumns,
+}
+
+/// The oldest unread records of a box.
+fn unread(
+    tx: &Tx<'_>,
+    owner: i64,
+    box_kind: BoxKind,
+    limit: usize,
+) -> StoreResult<Vec<UnreadRecord>> {
+    let row = params![owner, box_kind.as_str()];
+    rows::list_undamaged(tx.db, "record", limit, &unread_query(), row, |row| {
+        let columns = objects::read_columns(row, COLUMN_COUNT)?;
+        Ok(UnreadRecord { record: read(row)?, object: row.get(16)?, columns })
+    })
+}
+
+/// Looks up the oldest unread records of a box, of which several commands lease one each.
+pub(in crate::sql) fn look_up_unread(
+    tx: &mut Tx<'_>,
+    owner: &Did,
+    box_kind: BoxKind,
+    count: usize,
+) -> StoreResult<()> {
+    let Some(owner) = contacts::find_party_id(tx, owner)? else { return Ok(()) };
+    let found = unread(tx, owner, box_kind, count)?;
+    tx.cache.unread.insert((owner, box_kind), found.into());
+    Ok(())
+}
+
 /// Leases the oldest record of a box. Returns its message as well.
 pub(super) fn lease_oldest(
     tx: &mut Tx<'_>,
@@ -68,15 +104,20 @@ pub(super) fn lease_oldest(
     now: Timestamp,
 ) -> StoreResult<Option<(MsgRecord, ObjectBody)>> {
     let Some(owner) = contacts::find_party_id(tx, owner)? else { return Ok(None) };
-    let row = params![owner, box_kind.as_str()];
-    let found = rows::list_undamaged(tx.db, "record", 1, &unread_query(), row, |row| {
-        Ok((read(row)?, row.get(16)?, objects::read_columns(row, COLUMN_COUNT)?))
-    })?;
-    let Some((record, object, columns)) = found.into_iter().next() else { return Ok(None) };
+    let known = tx.cache.unread.get_mut(&(owner, box_kind)).and_then(VecDeque::pop_front);
+    let found = match known {
+        Some(known) => Some(known),
+        None => unread(tx, owner, box_kind, 1)?.pop(),
+    };
+    let Some(UnreadRecord { record, object, columns }) = found else { return Ok(None) };
     let body = columns.body_or_erased(object)?;
     let next = record.reading.clone().lease(holder.clone(), now, term)?;
     let detail = json!({"by": holder, "attempt": next.attempts, "epoch": next.epoch});
+    // The other records that were looked up are still unread.
+    let others = tx.cache.unread.remove(&(owner, box_kind));
     let record = update(tx, record, next, now)?;
+    tx.cache.unread.extend(others.map(|others| ((owner, box_kind), others)));
+    tx.cache.leased.insert(record.id, (record.clone(), object));
     append_event(tx, EventKind::Taken, &record, object, &detail, now)?;
     Ok(Some((record, body)))
 }
