@@ -533,7 +533,17 @@ fn receipts_are_read_for_providers_with_reactions_only() {
 }
 
 #[test]
-fn planned_stores_are_rejected_without_their_password() {
-    let said = bad("courier: {storage: {store: 'postgres://me:hunter2@db/monoco'}}");
-    assert!(said.contains("not in this version") && !said.contains("hunter2"), "{said}");
+fn url_of_a_store_is_a_secret() {
+    let text =
+        "courier: {storage: {store: 'postgres://me:hunter2@db/hub', durability: replicated}}";
+    let config = good(text);
+    let StoreConfig::Postgres(store) = &config.store else { panic!("{:?}", config.store) };
+    assert_eq!((store.schema.as_str(), store.durability), ("monoco", Durability::Replicated));
+    let shown = format!("{config:?} {}", config.store.place(&Home::new("/home".into())));
+    assert!(!shown.contains("hunter2"), "{shown}");
+    let said = bad("courier: {storage: {store: 'mysql://me:hunter2@db/hub'}}");
+    assert!(said.contains("postgres://") && !said.contains("hunter2"), "{said}");
+    let command = good("courier: {storage: {store_command: [pass, show, hub], schema: other}}");
+    let StoreConfig::Postgres(store) = command.store else { panic!("{:?}", command.store) };
+    assert_eq!(store.url, SecretSource::Command(["pass", "show", "hub"].map(Into::into).to_vec()));
 }

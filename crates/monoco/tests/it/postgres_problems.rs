@@ -191,15 +191,16 @@ fn standby_is_needed_for_replicated_durability_and_is_no_store_itself() {
 
     // Commits wait for the standby that is gone, and the courier says so.
     standby.stop();
-    wait_for(|| {
+    let state = wait_for(|| {
         let found = doctor(&home);
         let database = check(&found, "database");
         let text = database["detail"].as_str().unwrap_or_default();
         match text.contains("no synchronous standby") {
-            true => Ok(assert_eq!(database["state"], "fail")),
+            true => Ok(database["state"].clone()),
             false => Err(format!("{found:#}")),
         }
     });
+    assert_eq!(state, "fail");
     assert_eq!(courier.get("/health").ok()["status"], "degraded");
     // The standby comes back, and what waited is acknowledged.
     standby.run();
