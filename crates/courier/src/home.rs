@@ -183,6 +183,11 @@ impl Home {
         self.0.join("store")
     }
 
+    /// Where files are while they are copied to or from a database.
+    pub fn spool(&self) -> PathBuf {
+        self.store().join("spool")
+    }
+
     pub fn token_path(&self) -> PathBuf {
         self.0.join("run/courier.token")
     }

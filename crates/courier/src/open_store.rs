@@ -7,7 +7,7 @@ use monoco_core::config::Secret;
 use monoco_core::courier::CourierId;
 use monoco_store::postgres::{ObjectLocation, PostgresOptions, PostgresStore, ServerFacts};
 use monoco_store::sqlite::SqliteStore;
-use monoco_store::{SharedStore, SqlStore, StoreError, StoreResult};
+use monoco_store::{SharedStore, SqlStore, StoreError, StoreLocation, StoreResult};
 
 use crate::config::{PostgresConfig, StoreConfig};
 use crate::home::Home;
@@ -36,12 +36,28 @@ pub async fn open_store(
                 courier: courier.to_string(),
                 boot: format!("{boot:016x}"),
                 durability: config.durability,
-                objects: ObjectLocation::Database { spool: dir.join("spool") },
+                objects: ObjectLocation::Database { spool: home.spool() },
             };
             blocking(move || PostgresStore::open(&options)).await?
         }
     };
     Ok(Arc::new(store))
+}
+
+/// Returns where the store is, for a copy of it.
+///
+/// # Errors
+///
+/// When the command that prints its URL fails.
+pub async fn location(home: &Home, config: &StoreConfig) -> StoreResult<StoreLocation> {
+    Ok(match config {
+        StoreConfig::Sqlite => StoreLocation::Directory(home.store()),
+        StoreConfig::Postgres(config) => StoreLocation::Postgres {
+            url: url(config).await?.expose().trim().to_owned(),
+            schema: config.schema.clone(),
+            spool: home.spool(),
+        },
+    })
 }
 
 /// Connects to the database server and reads its state, without a change.

@@ -73,6 +73,7 @@ mod sql;
 pub mod sqlite;
 mod status;
 mod tokens;
+mod transfer;
 
 pub use approvals::{ApprovalStore, AskRequest, ChatAnswerResult, StoredDecision};
 pub use blobs::BlobReader;
@@ -114,6 +115,7 @@ pub use sessions::{SessionEntry, SessionStore, SessionSummary};
 pub use sql::SqlStore;
 pub use status::{StatusStore, StoreCounts, StoreHealth};
 pub use tokens::TokenStore;
+pub use transfer::{StoreLocation, TransferResult, transfer};
 
 /// Result of a store operation.
 pub type StoreResult<T> = Result<T, StoreError>;

@@ -40,6 +40,7 @@ mod restore;
 mod search;
 mod sim;
 mod since;
+mod store;
 mod table;
 mod token;
 mod trace;
@@ -164,6 +165,9 @@ enum CliCommand {
     /// after the backup; --resend keeps them waiting. Example:
     /// monoco --home ~/.monoco-new restore /mnt/backups/monoco-2026-02-06
     Restore(restore::RestoreArgs),
+    /// Copy the store to another database
+    #[command(subcommand)]
+    Store(store::StoreCommand),
     /// Erase what a person wrote
     ///
     /// Messages, Mails and letters of the person become tombstones; in a Mail of several authors
@@ -298,6 +302,7 @@ fn run(cli: Cli, format: OutputFormat) -> Result<(), CliError> {
         CliCommand::Doctor => block_on(doctor::run(&context)),
         CliCommand::Backup(args) => backup::run(&context, &args),
         CliCommand::Restore(args) => block_on(restore::run(&context, &args)),
+        CliCommand::Store(command) => block_on(store::run(&context, command)),
         CliCommand::Forget(args) => block_on(forget::run(&context, args)),
         CliCommand::Demo(args) => block_on(demo::run(args)),
         CliCommand::Sim(command) => block_on(sim::run(&context, command)),

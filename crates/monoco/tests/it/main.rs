@@ -85,6 +85,7 @@ mod sim_slack;
 mod sim_telegram;
 mod sim_telegram_messages;
 mod slack;
+mod store_migration;
 mod telegram;
 mod telegram_faults;
 mod terminal;

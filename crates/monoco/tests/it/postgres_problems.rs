@@ -191,16 +191,13 @@ fn standby_is_needed_for_replicated_durability_and_is_no_store_itself() {
 
     // Commits wait for the standby that is gone, and the courier says so.
     standby.stop();
-    let state = wait_for(|| {
+    let found = wait_for(|| {
         let found = doctor(&home);
-        let database = check(&found, "database");
-        let text = database["detail"].as_str().unwrap_or_default();
-        match text.contains("no synchronous standby") {
-            true => Ok(database["state"].clone()),
-            false => Err(format!("{found:#}")),
-        }
+        let detail = check(&found, "database")["detail"].as_str().unwrap_or_default().to_owned();
+        let is_found = detail.contains("no synchronous standby");
+        if is_found { Ok(found) } else { Err(format!("{found:#}")) }
     });
-    assert_eq!(state, "fail");
+    assert_eq!(check(&found, "database")["state"], "fail");
     assert_eq!(courier.get("/health").ok()["status"], "degraded");
     // The standby comes back, and what waited is acknowledged.
     standby.run();

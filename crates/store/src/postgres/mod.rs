@@ -17,7 +17,7 @@
 //! the other, as the commands of one courier do. So numbers follow commits, and decisions read
 //! what all others have committed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::StoreResult;
@@ -122,6 +122,20 @@ impl PostgresStore {
     pub fn check(url: &str, schema: &str) -> StoreResult<ServerFacts> {
         let connector = Arc::new(Connector::new(url, schema)?);
         ServerFacts::read(&Db::postgres(PgConnection::open(connector)?, Arc::default()))
+    }
+
+    /// Opens a connection and the large objects, for a copy of the whole store. Blocks.
+    pub(crate) fn open_parts(
+        url: &str,
+        schema: &str,
+        durability: Durability,
+        spool: &Path,
+    ) -> StoreResult<(Db, Arc<dyn BlobStorage>)> {
+        let connector = Arc::new(Connector::new(url, schema)?);
+        migrate::run(&connector, schema, durability)?;
+        let db = Db::postgres(PgConnection::open(Arc::clone(&connector))?, Arc::default());
+        let spool = BlobFiles::open(spool.to_owned()).map_err(blob_error)?;
+        Ok((db, Arc::new(PgBlobs::new(connector, spool))))
     }
 
     /// Opens the store, and creates its tables when they do not exist. Blocks until the server has

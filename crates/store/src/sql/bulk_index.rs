@@ -305,6 +305,25 @@ impl BulkIndexes {
     }
 }
 
+/// Adds the entries that are only in memory to the tables, in the transaction of the caller.
+/// Needed before the tables are copied. PostgreSQL has no such entries.
+pub(crate) fn merge_all(db: &Db) -> StoreResult<()> {
+    if db.as_postgres().is_some() {
+        return Ok(());
+    }
+    for index in BulkIndexes::open(db, MERGE_SIZE)?.each() {
+        let entries = index.recent.read();
+        let mut up_to = index.frozen_to;
+        for (key, row) in &entries.fresh {
+            index.add_to_table(db, *key, *row)?;
+            up_to = up_to.max(*row);
+        }
+        let sql = "UPDATE bulk_index_progress SET up_to = ?2 WHERE name = ?1";
+        rows::execute(db, sql, params![index.table.name, up_to])?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;

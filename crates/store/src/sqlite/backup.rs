@@ -111,7 +111,7 @@ fn counts(db: &Db) -> StoreResult<StoreCopy> {
 }
 
 /// Lists the files of a store with their sizes.
-fn files(db: &Db) -> StoreResult<Vec<(ObjId, u64)>> {
+pub(crate) fn files(db: &Db) -> StoreResult<Vec<(ObjId, u64)>> {
     rows::list(db, "SELECT hash, bytes FROM blobs ORDER BY hash", [], |row| {
         Ok((ObjId::from_parts(ObjKind::Bytes, row.get(0)?), rows::unsigned(row, 1)?))
     })

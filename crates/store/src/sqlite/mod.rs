@@ -26,7 +26,8 @@ mod database_file;
 pub(crate) mod driver;
 mod open;
 
-pub(crate) use open::db_error;
+pub(crate) use backup::files;
+pub(crate) use open::{MIGRATIONS, db_error};
 
 /// Opens stores in directories.
 #[derive(Debug)]
