@@ -28,7 +28,8 @@ const USER: &str = "postgres";
 pub(crate) fn url() -> String {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     url_in(DIR.get_or_init(|| {
-        remove_old_servers();
+        // They have many files, for which the tests need not wait.
+        thread::spawn(remove_old_servers);
         new_server("")
     }))
 }
