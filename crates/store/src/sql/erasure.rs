@@ -118,7 +118,7 @@ fn rewrite(
     rows::execute(tx.db, sql, params![seq, msg.id().hash(), body.map(str::as_bytes)])?;
     tx.indexes.hashes.add(tx.db, objects::hash_prefix(msg.id().hash()), seq)?;
     let tombstone = objects::insert(tx, &object.id, None)?;
-    tx.cache.objects.clear();
+    tx.replace_known_object();
     let sql = "UPDATE objects SET erased_at = ?2, superseded_by = ?3 WHERE seq = ?1";
     rows::execute(tx.db, sql, [tombstone, now.ms(), seq])?;
     if let Some(mail) = mails::of_object(tx.db, seq)? {

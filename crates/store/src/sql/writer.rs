@@ -76,6 +76,14 @@ impl Tx<'_> {
         self.effects.address_book = true;
     }
 
+    /// Must be called when an object gets another hash, and its records other ids. Other couriers
+    /// forget their records with the address book.
+    pub(super) fn replace_known_object(&mut self) {
+        self.cache.objects.clear();
+        self.cache.leased.clear();
+        self.effects.address_book = true;
+    }
+
     /// Runs `work` for each item. A rejected item leaves nothing behind and does not affect
     /// the others.
     ///
@@ -146,6 +154,7 @@ impl RowCache {
         }
         if others == OtherCommits::AddressBook {
             self.address_book.clear();
+            self.leased.clear();
         }
     }
 
