@@ -74,7 +74,6 @@ impl SessionChanges {
         change.unread += unread;
     }
 
-    /// Adds later changes.
     pub(super) fn add(&mut self, later: Self) {
         for (session, SessionChange { last, unread }) in later.0 {
             self.change(session, last, unread);

@@ -188,7 +188,6 @@ pub(crate) struct CommitEffects {
     pub(crate) address_book: bool,
     /// Changes of the row counts.
     pub(crate) counts: RowCounts,
-    /// Changes of conversations.
     pub(crate) sessions: SessionChanges,
 }
 
