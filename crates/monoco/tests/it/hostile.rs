@@ -361,6 +361,7 @@ const COMMANDS: &[&str] = &[
     "doctor",
     "backup EVIL",
     "restore EVIL",
+    "store migrate --to EVIL",
     "forget EVE --dry-run",
     "forget EVIL --yes",
     "forget EVE --yes",

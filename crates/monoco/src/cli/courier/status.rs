@@ -76,7 +76,7 @@ const COURIER: &[Column<CourierStatus>] = &[
     ("dead letters", |courier| courier.health.dead.total.cell()),
     ("durability", |courier| courier.health.cluster.as_ref()?.durability.cell()),
     ("database", |courier| courier.health.cluster.as_ref()?.database.summary().cell()),
-    ("database problems", |courier| courier.health.cluster.as_ref()?.database.problems.cell()),
+    ("problems", |courier| courier.health.cluster.as_ref()?.database.problems.cell()),
     ("couriers", |courier| courier.health.cluster.as_ref()?.couriers.len().cell()),
     ("clock drift ms", |courier| courier.health.clock_drift_ms.cell()),
 ];
