@@ -13,6 +13,7 @@ use tempfile::TempDir;
 
 use crate::chat_harness::{ChatSim, kept_mails, kept_messages, mail_text, send_to, tunnel_section};
 use crate::common::{Courier, binary, until, wait_within};
+use crate::page::Browser;
 use crate::postgres_server::PostgresServer;
 use crate::slack::socket_keys;
 use crate::webhook_peer::{SECRET, body, configure};
@@ -174,6 +175,17 @@ fn burst_through_both_couriers_becomes_one_mail() {
         let [a, b] = pair.couriers.each_ref().map(names);
         a.len() == 1 && a == b
     });
+}
+
+#[test]
+fn page_of_one_courier_shows_both_with_their_duties() {
+    let pair = Pair::start(50);
+    let holder = pair.holder("ci");
+    let found = Browser::start(&pair.couriers[1 - holder], "couriers", &[]).passed();
+    let rows: Vec<_> = found["rows"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert_eq!(rows.len(), 2, "{found}");
+    assert!(rows.iter().all(|row| row.contains("running")), "{found}");
+    assert_eq!(rows.iter().filter(|row| row.contains("tunnel:ci")).count(), 1, "{found}");
 }
 
 #[test]

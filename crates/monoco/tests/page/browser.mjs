@@ -348,6 +348,15 @@ const scenarios = {
     print({ rows: await page.getByRole('region', { name: 'Couriers' }).locator('tbody tr').allInnerTexts() });
   },
 
+  /** The couriers that share a database. */
+  async couriers() {
+    const { page } = await logIn();
+    await page.goto(`${origin}/#/health`);
+    const rows = page.getByRole('region', { name: 'Couriers' }).locator('tbody tr');
+    await rows.nth(1).waitFor();
+    print({ rows: await rows.allInnerTexts() });
+  },
+
   /** Very large Mails stay usable. */
   async huge() {
     const [id] = args;
