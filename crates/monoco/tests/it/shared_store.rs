@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -119,7 +119,6 @@ fn signal(courier: &Courier, signal: Signal) {
 /// that has two addresses. Runs `fault` after a third of them.
 fn push_load(couriers: &[Courier; 2], fault: impl FnOnce()) {
     let (next, acknowledged) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let deadline = Instant::now() + 2 * MAX_MOVE;
     thread::scope(|scope| {
         for _ in 0..SENDERS {
             scope.spawn(|| {
@@ -130,15 +129,14 @@ fn push_load(couriers: &[Courier; 2], fault: impl FnOnce()) {
                     }
                     let (session, text) = (format!("room-{}", n % 7), format!("load-{n}"));
                     let message = body(&format!("evt-{n}"), &session, "ann", &text);
-                    let mut courier = n;
-                    while !couriers[courier % 2]
-                        .try_push(&message)
-                        .is_ok_and(|answer| answer.status == 200)
-                    {
-                        assert!(Instant::now() < deadline, "{text} was never acknowledged");
-                        courier += 1;
-                        thread::sleep(Duration::from_millis(20));
-                    }
+                    let mut tries = n..;
+                    wait_within(2 * MAX_MOVE, || {
+                        let courier = tries.next().unwrap_or(n) % 2;
+                        match couriers[courier].try_push(&message) {
+                            Ok(answer) if answer.status == 200 => Ok(()),
+                            other => Err(format!("{text} was never acknowledged: {other:?}")),
+                        }
+                    });
                     acknowledged.fetch_add(1, Ordering::Relaxed);
                 }
             });
