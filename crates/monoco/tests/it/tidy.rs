@@ -235,6 +235,17 @@ fn crates_banned_by_deny_toml_are_not_locked() {
     }
 }
 
+/// cargo strips a binary only when its package has no settings of its own.
+#[test]
+fn release_binary_has_no_package_settings_that_keep_its_symbols() {
+    let manifest = read("Cargo.toml");
+    let release = manifest.split("[profile.release]\n").nth(1).unwrap();
+    assert!(release.contains("strip = \"symbols\""), "{release}");
+    for line in release.lines() {
+        assert!(!line.starts_with("monoco.") && !line.contains("package.monoco]"), "{line}");
+    }
+}
+
 #[test]
 fn ci_runs_the_readmes_test_command_and_nothing_else() {
     let script = read(".ci/run");
