@@ -154,7 +154,7 @@ pub fn optimize_all(db: &Connection) -> StoreResult<()> {
     list(db)?.iter().try_for_each(|part| optimize(db, part.number))
 }
 
-/// Drops all parts.
+/// Drops all parts with their messages.
 pub fn drop_all(db: &Connection) -> StoreResult<()> {
     for Part { number, .. } in list(db)? {
         db.execute_batch(&format!("DROP TABLE messages_{number}")).map_err(db_error)?;
