@@ -150,6 +150,7 @@ pub fn tombstone_entry(entry: &MailIndexEntry, at: Timestamp) -> MailIndexEntry 
         correlation_id: None,
         messages: 0,
         preview: ERASED_TEXT.to_owned(),
+        tokens: None,
         erased_at: Some(at),
         ..entry.clone()
     }

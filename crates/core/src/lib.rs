@@ -33,6 +33,7 @@
 //! * [`session`]: conversations of one owner.
 //! * [`short_id`]: ids that are given in part.
 //! * [`search`]: tokens, queries and snippets of the full-text search.
+//! * [`text_budget`]: how many tokens a text has for a language model.
 //! * [`token`]: tokens of agents, their scopes, and what a token allows.
 //! * [`event`]: the log of events.
 //! * [`erasure`]: what happens to a message when its author's text is erased.
@@ -85,6 +86,7 @@ pub mod short_id;
 #[cfg(test)]
 mod state_tables;
 pub mod tag;
+pub mod text_budget;
 pub mod time;
 pub mod token;
 pub mod tunnel_health;

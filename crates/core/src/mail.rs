@@ -34,6 +34,7 @@ use crate::hex;
 use crate::inbound::{Artifact, ChatSession, InboundMessage, Participant};
 use crate::names::{text_conversions, variant_names};
 use crate::object::ObjId;
+use crate::text_budget::estimate_tokens;
 use crate::time::{Timestamp, rfc3339, rfc3339_maybe};
 use crate::unsafe_text::is_unsafe;
 use crate::yaml;
@@ -162,6 +163,9 @@ pub struct MailIndexEntry {
     pub messages: usize,
     /// The start of its text.
     pub preview: String,
+    /// Estimated tokens of its text, for language models; `None` when it was erased.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<usize>,
     /// Nothing proves that its author wrote it: a mail whose server has not verified the sender.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unverified: bool,
@@ -404,6 +408,7 @@ impl Mail {
             trust: header.trust,
             messages: self.messages.len(),
             preview: preview(&self.text),
+            tokens: Some(estimate_tokens(&self.text)),
             unverified: self.messages.iter().any(InboundMessage::is_unverified),
             erased_at: None,
         }

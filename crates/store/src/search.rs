@@ -14,6 +14,7 @@ use monoco_core::time::Timestamp;
 use crate::{MailRow, StoreResult};
 
 mod fts;
+mod parts;
 #[cfg(test)]
 mod tests;
 
@@ -22,8 +23,9 @@ pub use fts::FtsIndex;
 /// How many of the newest hits are ranked by relevance.
 pub const MAX_RANKED: usize = 2_000;
 
-/// The mark of a message whose tunnel was not known when it was indexed.
-const UNKNOWN_TUNNEL: &str = "tunnel:-";
+/// The mark of a message whose tunnel was not known when it was indexed. Marks start with a colon,
+/// which no word has.
+const UNKNOWN_TUNNEL: &str = ":tunnel:-";
 
 /// A message that the index can contain.
 #[derive(Clone, Debug)]
@@ -102,16 +104,16 @@ pub struct IndexedMessage {
     pub seq: i64,
     pub at: Option<Timestamp>,
     pub columns: SearchColumns,
-    /// Properties, such as `has:image` and `tunnel:lark-main`.
+    /// Properties, such as `:has:image` and `:tunnel:lark-main`.
     pub marks: Vec<String>,
 }
 
 impl IndexedMessage {
     pub fn new(message: &SearchableMessage, document: &SearchDocument) -> Self {
         let mut marks: Vec<_> =
-            document.marks.iter().map(|mark| format!("has:{}", mark.as_str())).collect();
+            document.marks.iter().map(|mark| format!(":has:{}", mark.as_str())).collect();
         match &message.tunnels {
-            Some(tunnels) => marks.extend(tunnels.iter().map(|name| format!("tunnel:{name}"))),
+            Some(tunnels) => marks.extend(tunnels.iter().map(|name| format!(":tunnel:{name}"))),
             None => marks.push(UNKNOWN_TUNNEL.to_owned()),
         }
         Self { seq: message.seq, at: message.at, columns: document.columns(), marks }

@@ -40,8 +40,23 @@ pub trait TokenStore: Send + Sync {
     /// nothing.
     async fn touch_token(&self, name: &AgentName, now: Timestamp) -> StoreResult<()>;
 
-    /// Records that an agent has read a Mail: one event and one row per agent and Mail. A
-    /// repeated read commits nothing.
+    /// Records that an agent has read Mails, or was shown a part of their texts: one event and one
+    /// row per agent and Mail. `mails` are their numbers ([`MailIndexEntry::seq`]). A later read
+    /// changes the time of the row, at most once a minute; a call within this time commits nothing.
+    ///
+    /// [`MailIndexEntry::seq`]: monoco_core::mail::MailIndexEntry::seq
+    ///
+    /// # Errors
+    ///
+    /// When there is no Mail with one of these numbers.
+    async fn record_reads(
+        &self,
+        agent: &AgentName,
+        mails: Vec<i64>,
+        now: Timestamp,
+    ) -> StoreResult<()>;
+
+    /// Records that an agent has read a Mail, as [`Self::record_reads`] does.
     ///
     /// # Errors
     ///
@@ -61,7 +76,7 @@ pub trait TokenStore: Send + Sync {
         now: Timestamp,
     ) -> StoreResult<()>;
 
-    /// Lists the Mails that an agent has read since a time, newest first.
+    /// Lists the Mails that an agent has last read since a time, newest first.
     async fn agent_reads(
         &self,
         agent: &AgentName,

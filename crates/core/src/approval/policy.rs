@@ -218,6 +218,19 @@ impl ApprovalPolicy {
         }
     }
 
+    /// Tells whether a rule looks at the text of messages.
+    pub fn reads_text(&self) -> bool {
+        let is_text =
+            |condition: &RuleCondition| matches!(condition, RuleCondition::TextMatches(_));
+        self.rules.iter().any(|rule| rule.conditions.iter().any(is_text))
+    }
+
+    /// Tells whether the rule with this text sends at most at a rate, so that its messages are
+    /// counted.
+    pub fn is_limited(&self, rule: &str) -> bool {
+        self.rules.iter().any(|it| it.at_most.is_some() && it.text == rule)
+    }
+
     /// Evaluates every rule for one message, in order.
     pub fn explain(&self, facts: &SendFacts, text: Option<&str>) -> Vec<RuleCheck> {
         self.rules.iter().map(|rule| rule.check(facts, text)).collect()

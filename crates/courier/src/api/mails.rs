@@ -198,7 +198,7 @@ pub async fn list(
             let why = "found both `q` and `unrouted`, expected one of them";
             return Err(ApiError::bad_parameter("unrouted", why));
         }
-        return search(&api, q, query, PagingQuery { cursor, limit, order }).await;
+        return search(&api, &caller, q, query, PagingQuery { cursor, limit, order }).await;
     }
     let request = PagingQuery { cursor, limit, order }.page_request("mails")?;
     let page = if unrouted {
@@ -206,6 +206,7 @@ pub async fn list(
     } else {
         api.store.mails(query, request.clone()).await?
     };
+    visibility::record_shown(&api, &caller, &page.entries).await?;
     let next_cursor = input::next_cursor("mails", &request, page.next);
     let messages = page.entries.into_iter().map(Into::into).collect();
     Ok(axum::Json(MailPage { messages, next_cursor }))
@@ -214,6 +215,7 @@ pub async fn list(
 /// Lists the Mails that a search finds.
 async fn search(
     api: &Api,
+    caller: &Caller,
     q: String,
     query: MailQuery,
     paging: PagingQuery,
@@ -237,8 +239,9 @@ async fn search(
     };
     let now = api.clock.now();
     let found = search_messages(&api.store, &api.search, &request, now, is_wanted).await?;
-    let messages = found.messages.into_iter().filter_map(|found| found.hit.mail).map(Into::into);
-    let (messages, next_cursor) = (messages.collect(), found.next_cursor);
+    let rows: Vec<_> = found.messages.into_iter().filter_map(|found| found.hit.mail).collect();
+    visibility::record_shown(api, caller, &rows).await?;
+    let (messages, next_cursor) = (rows.into_iter().map(Into::into).collect(), found.next_cursor);
     Ok(axum::Json(MailPage { messages, next_cursor }))
 }
 

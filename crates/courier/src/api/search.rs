@@ -69,9 +69,8 @@ pub async fn search(
     let is_visible = |hit: &SearchHit| visibility::can_see_hit(&caller, hit);
     let now = api.clock.now();
     let found = search_messages(&api.store, &api.search, &request, now, is_visible).await?;
-    for row in found.messages.iter().filter_map(|found| found.hit.mail.as_ref()) {
-        visibility::read_mail(&api, &caller, row).await?;
-    }
+    let rows = found.messages.iter().filter_map(|found| found.hit.mail.as_ref());
+    visibility::record_shown(&api, &caller, rows).await?;
     Ok(axum::Json(found.into()))
 }
 

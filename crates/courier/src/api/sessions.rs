@@ -137,6 +137,9 @@ pub async fn sessions(
     let scope = format!("sessions {owner}");
     let request = paging.page_request(&scope)?;
     let page = api.store.sessions(&owner, request.clone()).await?;
+    for session in &page.entries {
+        visibility::record(&api, &caller, session.last.record.msg_id).await?;
+    }
     let next_cursor = input::next_cursor(&scope, &request, page.next);
     let sessions =
         page.entries.into_iter().map(SessionSummaryView::try_from).collect::<Result<_, _>>()?;

@@ -1,11 +1,15 @@
 //! Which messages an agent may see, and a record of the Mails that it has read.
 //!
+//! Every route and tool that shows an agent text of a Mail records it: the whole text
+//! ([`read_mail`]), and titles, names, previews and snippets of Mails of strangers in lists
+//! ([`record_shown`]). A preview is long enough for an instruction.
+//!
 //! An agent sees Mails, and the messages in its own boxes. With the scope operate it sees all
 //! messages. What it may not see does not exist for it: the response is 404. The owner sees all,
 //! and nothing is recorded.
 
 use monoco_core::claim::{MailLocation, Workspace};
-use monoco_core::mail::MailId;
+use monoco_core::mail::{MailId, Trust};
 use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::token::{AgentToken, Scope};
 use monoco_store::{LetterRow, MailRow, MessageTrace, SearchHit, StoreError};
@@ -23,7 +27,24 @@ use super::error::ApiError;
 pub async fn read_mail(api: &Api, caller: &Caller, row: &MailRow) -> Result<(), ApiError> {
     let Some(token) = caller.agent() else { return Ok(()) };
     check_mail(caller, row)?;
-    Ok(api.store.record_read(&token.name, &row.entry.id, api.clock.now()).await?)
+    Ok(api.store.record_reads(&token.name, vec![row.entry.seq], api.clock.now()).await?)
+}
+
+/// Records that an agent was shown parts of Mails of strangers. An agent gets no text when this
+/// cannot be recorded.
+///
+/// # Errors
+///
+/// When the store fails.
+pub async fn record_shown(
+    api: &Api,
+    caller: &Caller,
+    rows: impl IntoIterator<Item = &MailRow>,
+) -> Result<(), StoreError> {
+    let Some(token) = caller.agent() else { return Ok(()) };
+    let untrusted = rows.into_iter().filter(|row| row.entry.trust == Trust::Untrusted);
+    let mails = untrusted.map(|row| row.entry.seq).collect();
+    api.store.record_reads(&token.name, mails, api.clock.now()).await
 }
 
 /// Checks that the caller may see a Mail.

@@ -263,6 +263,7 @@ pub(super) mod tests {
             trust: Trust::Known,
             messages: 1,
             preview: "é".repeat(length),
+            tokens: None,
             unverified: false,
             erased_at: None,
         }

@@ -1,9 +1,11 @@
-//! Full-text search through the binary: scripts, filters, hostile queries, crashes and erasure.
+//! Full-text search through the binary: scripts, filters, hostile queries, crashes and erasure. What
+//! depends on the store runs on SQLite and on PostgreSQL.
 
 use serde_json::{Value, json};
 
 use crate::common::{Courier, ME, chat, wait_for};
-use crate::webhook_peer::{body, config, courier};
+use crate::postgres_server::PostgresServer;
+use crate::webhook_peer::{body, config, configure, courier};
 
 /// Percent-encodes a query for an URL.
 fn encoded(text: &str) -> String {
@@ -32,7 +34,34 @@ fn dispatch(courier: &Courier, text: &str) {
 
 #[test]
 fn texts_in_many_scripts_are_found() {
-    let courier = Courier::start();
+    check_scripts(&Courier::start());
+}
+
+/// Couriers that share a PostgreSQL have an index each.
+#[test]
+fn messages_in_postgresql_are_found_rebuilt_and_forgotten_at_both_couriers() {
+    let (server, dir) = (PostgresServer::start(), tempfile::tempdir().unwrap());
+    let start = |name: &str| {
+        let home = dir.path().join(name);
+        configure(&home, &format!("courier: {{ storage: {{ store: '{}' }} }}\n", server.url()));
+        Courier::start_in(&home)
+    };
+    let (first, second) = (start("a"), start("b"));
+    check_scripts(&first);
+    for query in ["部署", "从", "s*", "from:ann"] {
+        assert_eq!(snippets(&second, query), snippets(&first, query), "{query}");
+    }
+    let found = snippets(&first, "from:ann");
+    assert_eq!(found.len(), 5);
+    assert!(second.home().join("store/search.db").exists());
+    first.cli(&["courier", "rebuild", "--search"]).ok();
+    assert_eq!(snippets(&first, "from:ann"), found);
+    check_forgotten(&first);
+    // The other courier hides the text at once.
+    assert_eq!(snippets(&second, "xylophones"), [""; 0]);
+}
+
+fn check_scripts(courier: &Courier) {
     let texts = [
         "我们今天部署服务器",
         "サーバーを再起動してください",
@@ -40,7 +69,7 @@ fn texts_in_many_scripts_are_found() {
         "Der Café-Server in Łódź is DOWN 🎉",
         "deploy部署v2 to production",
     ];
-    texts.iter().for_each(|text| dispatch(&courier, text));
+    texts.iter().for_each(|text| dispatch(courier, text));
     for (query, expected) in [
         ("部署", vec![4, 0]),
         ("署服", vec![0]),
@@ -68,15 +97,15 @@ fn texts_in_many_scripts_are_found() {
         ("since:2120-01-01", vec![]),
     ] {
         let expected: Vec<_> = expected.iter().map(|at: &usize| texts[*at]).collect();
-        assert_eq!(snippets(&courier, query), expected, "{query}");
+        assert_eq!(snippets(courier, query), expected, "{query}");
     }
-    let answer = ask(&courier, "部署", "&limit=1");
+    let answer = ask(courier, "部署", "&limit=1");
     let found = &answer["messages"][0];
     assert_eq!(found["snippet"]["highlights"], json!([[6, 8]]));
     assert_eq!((&found["direction"], &found["from"]), (&json!("in"), &json!("did:web:ann")));
     // The next page continues, and its cursor is of no use to another search.
     let cursor = answer["next_cursor"].as_str().unwrap();
-    let next = ask(&courier, "部署", &format!("&limit=1&cursor={cursor}"));
+    let next = ask(courier, "部署", &format!("&limit=1&cursor={cursor}"));
     assert_eq!(next["messages"][0]["snippet"]["text"], texts[0]);
     assert!(next["next_cursor"].is_null() || next["messages"].as_array().unwrap().len() == 1);
     for other in ["deploy", "部署&order=oldest", "部署&workspace=beta"] {
@@ -86,11 +115,11 @@ fn texts_in_many_scripts_are_found() {
         assert_eq!(answer.refused(400), "bad_parameter", "{other}");
         assert!(answer.text().contains("another search"), "{}", answer.text());
     }
-    let ranked = ask(&courier, "server OR", "&order=relevance");
+    let ranked = ask(courier, "server OR", "&order=relevance");
     assert_eq!(ranked["messages"], json!([]), "OR is a word");
-    let ranked = ask(&courier, "部署", "&order=relevance&limit=1");
+    let ranked = ask(courier, "部署", "&order=relevance&limit=1");
     let cursor = ranked["next_cursor"].as_str().unwrap();
-    let rest = ask(&courier, "部署", &format!("&order=relevance&limit=5&cursor={cursor}"));
+    let rest = ask(courier, "部署", &format!("&order=relevance&limit=5&cursor={cursor}"));
     assert_ne!(ranked["messages"][0], rest["messages"][0]);
     assert_eq!(rest["messages"].as_array().unwrap().len(), 1);
 }
@@ -227,14 +256,17 @@ fn index_catches_up_after_kill_and_a_rebuild_finds_the_same() {
 
 #[test]
 fn forgotten_words_are_neither_found_nor_in_the_files_of_the_index() {
-    let courier = Courier::start();
+    check_forgotten(&Courier::start());
+}
+
+fn check_forgotten(courier: &Courier) {
     let msg = chat("did:web:eve", ME, "xylophones in 机密文件");
     courier.post("/api/v1/dispatch", &json!({"msg": msg})).ok();
-    dispatch(&courier, "another 文件");
-    assert_eq!(snippets(&courier, "文件").len(), 2);
+    dispatch(courier, "another 文件");
+    assert_eq!(snippets(courier, "文件").len(), 2);
     courier.post("/api/v1/forget", &json!({"did": "did:web:eve"})).ok();
-    assert_eq!(snippets(&courier, "文件"), ["another 文件"]);
-    assert_eq!(snippets(&courier, "xylophones"), [""; 0]);
+    assert_eq!(snippets(courier, "文件"), ["another 文件"]);
+    assert_eq!(snippets(courier, "xylophones"), [""; 0]);
     for name in ["search.db", "search.db-wal"] {
         let bytes = std::fs::read(courier.home().join("store").join(name)).unwrap_or_default();
         for gone in ["xylophones", "机密"] {

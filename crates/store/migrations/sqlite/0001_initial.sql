@@ -600,11 +600,11 @@ CREATE TABLE agent_tokens (
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX agent_tokens_by_secret ON agent_tokens (secret);
 
--- Mails that agents have read, until the file of the Mail is purged.
+-- Mails that agents have read, or were shown a part of, until the file of the Mail is purged.
 CREATE TABLE agent_reads (
     agent     TEXT    NOT NULL,             -- agent_tokens.name
     mail      INTEGER NOT NULL,             -- mails.seq
-    at        INTEGER NOT NULL,             -- first time that the agent read it
+    at        INTEGER NOT NULL,             -- last time that the agent read it, exact to one minute
     trust     TEXT    NOT NULL,             -- of the Mail: untrusted or known
     tunnel    TEXT    NOT NULL,             -- tunnel of the Mail
     session   TEXT    NOT NULL,             -- id of its chat
@@ -667,13 +667,13 @@ CREATE TABLE send_decisions (
     agent     TEXT    NOT NULL,             -- name of the agent's token; '': the owner
     decision  TEXT    NOT NULL,             -- send or hold
     rule      TEXT    NOT NULL,             -- the rule that decided
+    limited   INTEGER NOT NULL,             -- 1: the rule sends at a rate, and this message counts
     facts     TEXT    NOT NULL,             -- JSON: what the decision depends on
-    at        INTEGER NOT NULL
+    at        INTEGER NOT NULL              -- grows with seq, so that no index is needed
 ) STRICT;
 CREATE INDEX send_decisions_by_object ON send_decisions (object, seq);
-CREATE INDEX send_decisions_by_rule ON send_decisions (agent, rule, at) WHERE decision = 'send';
-CREATE INDEX send_decisions_by_agent ON send_decisions (agent, at, seq);
-CREATE INDEX send_decisions_by_time ON send_decisions (at);
+CREATE INDEX send_decisions_by_rule ON send_decisions (agent, rule, at) WHERE limited = 1;
+CREATE INDEX send_decisions_by_agent ON send_decisions (agent, at, seq) WHERE agent <> '';
 
 -- Halts that apply now. The transaction that leases a delivery reads them.
 CREATE TABLE halts (

@@ -458,6 +458,7 @@ macro_rules! conformance_tests {
             revoked_token_stays_listed_and_its_name_can_be_used_again,
             last_use_is_stored_once_a_minute,
             first_read_of_each_agent_is_recorded,
+            reads_of_a_list_are_recorded_once_and_refreshed,
             read_of_a_direct_mail_names_trust_and_author,
             reads_of_purged_and_erased_mails_are_deleted,
             ;

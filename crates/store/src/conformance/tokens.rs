@@ -152,6 +152,26 @@ pub(crate) async fn first_read_of_each_agent_is_recorded(store: &dyn Store) {
     assert_matches!(missing, Err(StoreError::Missing { what: "Mail", .. }));
 }
 
+pub(crate) async fn reads_of_a_list_are_recorded_once_and_refreshed(store: &dyn Store) {
+    let ids = store_mails(store, &["one", "two", "three"], 0).await;
+    let mut numbers = Vec::new();
+    for id in &ids {
+        numbers.push(store.mail(id, &Workspace::shared()).await.unwrap().entry.seq);
+    }
+    let before = newest_event(store).await;
+    store.record_read(&agent("codex"), &ids[1], at(5)).await.unwrap();
+    for now in [10, 11, 66] {
+        store.record_reads(&agent("codex"), numbers.clone(), at(now)).await.unwrap();
+    }
+    let reads = store.agent_reads(&agent("codex"), at(0), 10).await.unwrap();
+    let times: Vec<_> = reads.iter().map(|read| (read.mail.clone(), read.at)).collect();
+    let expected = [(1, 66), (2, 10), (0, 10)].map(|(mail, now)| (ids[mail].clone(), at(now)));
+    assert_eq!(times, expected, "the time of a read changes at most once a minute");
+    assert_eq!(newest_event(store).await, before + 3, "one event per Mail");
+    store.record_reads(&agent("codex"), Vec::new(), at(90)).await.unwrap();
+    store.record_reads(&agent("codex"), vec![1_000_000], at(90)).await.unwrap_err();
+}
+
 pub(crate) async fn read_of_a_direct_mail_names_trust_and_author(store: &dyn Store) {
     add_contact(store, &endpoint("ann", "lark"), ContactLevel::Friend).await;
     for author in ["ann", "eve"] {

@@ -1,7 +1,8 @@
 //! The embedded index: SQLite FTS5 in `search.db`, beside the database of the store.
 //!
 //! FTS5 gets the tokens of `core/search/tokens.rs` with spaces between them, so that its own
-//! tokenizer only splits at spaces. The table has no copy of the texts (`content=''`).
+//! tokenizer only splits at spaces. The tables have no copy of the texts (`content=''`), and each
+//! has the messages of a range of numbers: see `parts.rs`.
 //!
 //! A commit is not synced at once (`synchronous = NORMAL`): after a power cut the last batches can
 //! be missing together with their progress, and are read from the store again.
@@ -10,14 +11,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use monoco_core::search::{SearchPhrase, SearchQuery};
+use monoco_core::search::SearchQuery;
 use monoco_core::time::Timestamp;
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row, Transaction, params};
 use tokio::sync::Semaphore;
 
-use super::{MAX_RANKED, SearchBatch, SearchIndex, SearchProgress, SearchRange, UNKNOWN_TUNNEL};
+use super::parts::{self, PartSize};
+use super::{MAX_RANKED, SearchBatch, SearchIndex, SearchProgress, SearchRange};
 use crate::sql::disk_error;
-use crate::sql::rows::limit;
+use crate::sql::rows::{self, limit};
 use crate::sqlite::db_error;
 use crate::{StoreError, StoreResult};
 
@@ -25,7 +27,7 @@ use crate::{StoreError, StoreResult};
 const DATABASE: &str = "search.db";
 
 /// Version of the tables and of the tokens. An index of another version is built again.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Searches that run at the same time.
 const MAX_SEARCHES: usize = 2;
@@ -44,30 +46,17 @@ const SCHEMA: &str = "
         at        INTEGER NOT NULL              -- when it was stored; unknown: as the one before
     ) STRICT;
 
-    -- Their tokens. The characters below occur in marks, and in no other token.
-    CREATE VIRTUAL TABLE messages USING fts5 (
-        title, text, files, authors, chat, marks,
-        content = '', contentless_delete = 1, tokenize = \"ascii tokenchars '-_:'\"
-    );
-";
-
-const INSERT: &str = "
-    INSERT INTO messages (rowid, title, text, files, authors, chat, marks)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+    -- Tables of their tokens, `messages_{number}`: see `parts.rs`.
+    CREATE TABLE parts (
+        number    INTEGER PRIMARY KEY,
+        first     INTEGER NOT NULL,             -- lowest number of its messages
+        bytes     INTEGER NOT NULL              -- of the tokens that were inserted
+    ) STRICT;
 ";
 
 const SET_PROGRESS: &str = "
     INSERT INTO progress (name, value) VALUES (?1, ?2)
         ON CONFLICT (name) DO UPDATE SET value = excluded.value
-";
-
-// Weights of title, text, files, authors, chat and marks.
-const RANK: &str = "
-    SELECT rowid
-      FROM messages
-     WHERE messages MATCH ?1 AND rowid >= ?2 AND rowid <= ?3
-     ORDER BY bm25(messages, 4.0, 1.0, 2.0, 2.0, 1.0, 0.0), rowid DESC
-     LIMIT ?4
 ";
 
 /// The index of one store.
@@ -79,6 +68,7 @@ pub struct FtsIndex {
 #[derive(Debug)]
 struct SharedIndex {
     path: PathBuf,
+    part_size: PartSize,
     writer: Mutex<Connection>,
     /// Read-only connections that are not in use.
     readers: Mutex<Vec<Connection>>,
@@ -86,28 +76,34 @@ struct SharedIndex {
 }
 
 impl FtsIndex {
-    /// Opens the index in the directory of a store, which is created. A missing index, a damaged one and one of
-    /// another version are created empty.
+    /// Opens the index in the directory of a store, which is created. A missing index, a damaged one
+    /// and one of another version are created empty.
     ///
     /// # Errors
     ///
     /// When the files cannot be opened or written.
     pub fn open(dir: &Path) -> StoreResult<Self> {
+        Self::with_part_size(dir, PartSize::default())
+    }
+
+    pub(super) fn with_part_size(dir: &Path, part_size: PartSize) -> StoreResult<Self> {
         std::fs::create_dir_all(dir).map_err(disk_error)?;
         let path = dir.join(DATABASE);
         let writer = match open_writer(&path) {
-            Err(error @ StoreError::Damaged { .. }) => {
-                tracing::warn!(%error, "search index is damaged; building it again");
+            Ok(Some(writer)) => writer,
+            Ok(None) | Err(StoreError::Damaged { .. }) => {
+                tracing::warn!("search index is damaged or of another version; building it again");
                 for suffix in ["", "-wal", "-shm"] {
                     // A file that cannot be removed shows as an error of the next line.
                     let _ = std::fs::remove_file(dir.join(format!("{DATABASE}{suffix}")));
                 }
-                open_writer(&path)?
+                open_writer(&path)?.ok_or_else(closed)?
             }
-            writer => writer?,
+            Err(error) => return Err(error),
         };
         let (readers, searches) = (Mutex::default(), Semaphore::new(MAX_SEARCHES));
-        let shared = SharedIndex { path, writer: Mutex::new(writer), readers, searches };
+        let writer = Mutex::new(writer);
+        let shared = SharedIndex { path, part_size, writer, readers, searches };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -149,7 +145,8 @@ fn closed() -> StoreError {
     StoreError::Unavailable("the search index is closed".to_owned())
 }
 
-fn open_writer(path: &Path) -> StoreResult<Connection> {
+/// Opens or creates the database; `None` when it has another version.
+fn open_writer(path: &Path) -> StoreResult<Option<Connection>> {
     let mut db = Connection::open(path).map_err(db_error)?;
     db.execute_batch(
         "PRAGMA journal_mode = WAL;
@@ -161,36 +158,37 @@ fn open_writer(path: &Path) -> StoreResult<Connection> {
     .map_err(db_error)?;
     let version: u32 =
         db.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(db_error)?;
-    if version == VERSION {
-        // Reads the first pages of both tables, which shows most damage.
-        for sql in ["SELECT rowid FROM messages LIMIT 1", "SELECT seq FROM documents LIMIT 1"] {
-            optional(&db, sql, [], |row| row.get::<_, i64>(0))?;
+    match version {
+        0 => {
+            let tx = db.transaction().map_err(db_error)?;
+            tx.execute_batch(SCHEMA).map_err(db_error)?;
+            tx.pragma_update(None, "user_version", VERSION).map_err(db_error)?;
+            tx.commit().map_err(db_error)?;
         }
-        return Ok(db);
+        VERSION => {
+            // Reads the first pages of the tables, which shows most damage.
+            optional(&db, "SELECT seq FROM documents LIMIT 1", [], |row| row.get::<_, i64>(0))?;
+            parts::check(&db)?;
+        }
+        _ => return Ok(None),
     }
-    let tx = db.transaction().map_err(db_error)?;
-    for table in ["messages", "documents", "progress"] {
-        tx.execute_batch(&format!("DROP TABLE IF EXISTS {table}")).map_err(db_error)?;
-    }
-    tx.execute_batch(SCHEMA).map_err(db_error)?;
-    tx.pragma_update(None, "user_version", VERSION).map_err(db_error)?;
-    tx.commit().map_err(db_error)?;
-    Ok(db)
+    Ok(Some(db))
 }
 
 fn open_reader(path: &Path) -> StoreResult<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(path, flags).map_err(db_error)?;
     db.execute_batch("PRAGMA cache_size = -2048; PRAGMA query_only = ON;").map_err(db_error)?;
+    db.set_prepared_statement_cache_capacity(parts::MAX_STATEMENTS);
     Ok(db)
 }
 
-fn execute(db: &Connection, sql: &str, params: impl Params) -> StoreResult<usize> {
+pub(super) fn execute(db: &Connection, sql: &str, params: impl Params) -> StoreResult<usize> {
     db.prepare_cached(sql).and_then(|mut statement| statement.execute(params)).map_err(db_error)
 }
 
 /// Reads the first row of a query, or returns `None` when it has no rows.
-fn optional<T>(
+pub(super) fn optional<T>(
     db: &Connection,
     sql: &str,
     params: impl Params,
@@ -202,21 +200,26 @@ fn optional<T>(
 }
 
 /// Reads the first column of all rows of a query.
-fn numbers(db: &Connection, sql: &str, params: impl Params) -> StoreResult<Vec<i64>> {
+pub(super) fn numbers(db: &Connection, sql: &str, params: impl Params) -> StoreResult<Vec<i64>> {
     let mut statement = db.prepare_cached(sql).map_err(db_error)?;
     let rows = statement.query_map(params, |row| row.get(0)).map_err(db_error)?;
     rows.collect::<rusqlite::Result<_>>().map_err(db_error)
 }
 
+/// A read transaction, so that a search sees the list of parts and all parts as of one moment.
+fn snapshot(db: &Connection) -> StoreResult<Transaction<'_>> {
+    db.unchecked_transaction().map_err(db_error)
+}
+
 /// Removes a message, if the index has it.
 fn remove(db: &Connection, seq: i64) -> StoreResult<()> {
     if execute(db, "DELETE FROM documents WHERE seq = ?1", [seq])? > 0 {
-        execute(db, "DELETE FROM messages WHERE rowid = ?1", [seq])?;
+        parts::remove(db, seq)?;
     }
     Ok(())
 }
 
-fn apply(db: &mut Connection, batch: &SearchBatch) -> StoreResult<()> {
+fn apply(db: &mut Connection, batch: &SearchBatch, size: PartSize) -> StoreResult<()> {
     let tx = db.transaction().map_err(db_error)?;
     for seq in &batch.remove {
         remove(&tx, *seq)?;
@@ -232,17 +235,7 @@ fn apply(db: &mut Connection, batch: &SearchBatch) -> StoreResult<()> {
         };
         let sql = "INSERT INTO documents (seq, at) VALUES (?1, ?2)";
         execute(&tx, sql, [message.seq, at])?;
-        let (seq, columns, marks) = (message.seq, &message.columns, message.marks.join(" "));
-        let row = params![
-            seq,
-            columns.title,
-            columns.text,
-            columns.files,
-            columns.authors,
-            columns.chat,
-            marks
-        ];
-        execute(&tx, INSERT, row)?;
+        parts::insert(&tx, message, size)?;
     }
     let SearchProgress { object, object_hash, change } = batch.progress;
     for (name, value) in [("object", object), ("object_hash", object_hash), ("change", change)] {
@@ -251,48 +244,15 @@ fn apply(db: &mut Connection, batch: &SearchBatch) -> StoreResult<()> {
     tx.commit().map_err(db_error)
 }
 
-/// Returns the expression of FTS5 for a query; `None` when every message meets it.
-fn expression(query: &SearchQuery) -> Option<String> {
-    let phrases = |columns: &str, phrases: &[SearchPhrase]| {
-        // Tokens have letters, digits and characters beyond ASCII only: nothing to escape.
-        let phrase = |phrase: &SearchPhrase| {
-            let star = if phrase.is_prefix { " *" } else { "" };
-            format!("{{{columns}}} : \"{}\"{star}", phrase.tokens.join(" "))
-        };
-        phrases.iter().map(phrase).collect::<Vec<_>>()
-    };
-    let mut all = phrases("title text files authors chat", &query.phrases);
-    all.extend(phrases("authors", &query.from));
-    all.extend(phrases("chat", &query.chat));
-    all.extend(query.has.iter().map(|mark| format!("marks : \"has:{}\"", mark.as_str())));
-    all.extend(
-        query
-            .tunnels
-            .iter()
-            .map(|tunnel| format!("(marks : \"tunnel:{tunnel}\" OR marks : \"{UNKNOWN_TUNNEL}\")")),
-    );
-    (!all.is_empty()).then(|| all.join(" AND "))
-}
-
 /// The number of the first message of a time or later, by bisection: an index of the times would be
 /// a thirtieth of all.
 fn first_since(db: &Connection, since: Timestamp) -> StoreResult<Option<i64>> {
     let sql = "SELECT coalesce(min(seq), 0), coalesce(max(seq) + 1, 0) FROM documents";
     let ends = optional(db, sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    // All messages before `low` are older, and none from `high` on.
-    let (mut low, mut high): (i64, i64) = ends.unwrap_or_default();
-    let mut first = None;
-    while low < high {
-        let middle = low.midpoint(high);
+    rows::first_since(since, ends.unwrap_or_default(), |from, to| {
         let sql = "SELECT seq, at FROM documents WHERE seq >= ?1 AND seq < ?2 ORDER BY seq LIMIT 1";
-        let found = optional(db, sql, [middle, high], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        match found {
-            Some((seq, at)) if since.ms() > at => low = seq + 1,
-            Some((seq, _)) => (first, high) = (Some(seq), middle),
-            None => high = middle,
-        }
-    }
-    Ok(first)
+        optional(db, sql, [from, to], |row| Ok((row.get(0)?, row.get(1)?)))
+    })
 }
 
 fn find(db: &Connection, query: &SearchQuery, range: SearchRange) -> StoreResult<Vec<i64>> {
@@ -308,37 +268,20 @@ fn find(db: &Connection, query: &SearchQuery, range: SearchRange) -> StoreResult
         (Some(beyond), false) => (first.max(beyond.saturating_add(1)), i64::MAX),
         (None, _) => (first, i64::MAX),
     };
-    let order = if range.newest_first { "DESC" } else { "ASC" };
-    let limit = limit(range.limit);
-    match expression(query) {
-        Some(expression) => {
-            let sql = format!(
-                "SELECT rowid FROM messages
-                  WHERE messages MATCH ?1 AND rowid >= ?2 AND rowid <= ?3
-                  ORDER BY rowid {order} LIMIT ?4"
-            );
-            numbers(db, &sql, params![expression, from, to, limit])
-        }
-        None => {
-            let sql = format!(
-                "SELECT seq FROM documents WHERE seq >= ?1 AND seq <= ?2 ORDER BY seq {order} LIMIT ?3"
-            );
-            numbers(db, &sql, params![from, to, limit])
-        }
+    if let Some(found) = parts::find(db, query, from..=to, range)? {
+        return Ok(found);
     }
+    let order = if range.newest_first { "DESC" } else { "ASC" };
+    let sql = format!(
+        "SELECT seq FROM documents WHERE seq >= ?1 AND seq <= ?2 ORDER BY seq {order} LIMIT ?3"
+    );
+    numbers(db, &sql, params![from, to, limit(range.limit)])
 }
 
 fn rank(db: &Connection, query: &SearchQuery, newest: i64) -> StoreResult<Vec<i64>> {
     let beyond = Some(newest.saturating_add(1));
     let range = SearchRange { beyond, newest_first: true, limit: MAX_RANKED };
-    let found = find(db, query, range)?;
-    match (expression(query), found.last()) {
-        (Some(expression), Some(oldest)) if !query.phrases.is_empty() => {
-            let limit = limit(MAX_RANKED);
-            numbers(db, RANK, params![expression, oldest, newest, limit])
-        }
-        _ => Ok(found),
-    }
+    parts::rank(db, query, find(db, query, range)?)
 }
 
 #[async_trait]
@@ -359,18 +302,15 @@ impl SearchIndex for FtsIndex {
     }
 
     async fn apply(&self, batch: SearchBatch) -> StoreResult<()> {
-        self.write(move |db| apply(db, &batch)).await
+        let size = self.shared.part_size;
+        self.write(move |db| apply(db, &batch, size)).await
     }
 
     async fn clear(&self) -> StoreResult<()> {
         self.write(|db| {
             let tx = db.transaction().map_err(db_error)?;
-            tx.execute_batch(
-                "INSERT INTO messages (messages) VALUES ('delete-all');
-                 DELETE FROM documents;
-                 DELETE FROM progress;",
-            )
-            .map_err(db_error)?;
+            parts::drop_all(&tx)?;
+            tx.execute_batch("DELETE FROM documents; DELETE FROM progress;").map_err(db_error)?;
             tx.commit().map_err(db_error)
         })
         .await
@@ -380,8 +320,8 @@ impl SearchIndex for FtsIndex {
     /// segments are merged, and the database is rewritten without its unused pages.
     async fn compact(&self) -> StoreResult<()> {
         self.write(|db| {
-            db.execute_batch("INSERT INTO messages (messages) VALUES ('optimize'); VACUUM;")
-                .map_err(db_error)?;
+            parts::optimize_all(db)?;
+            db.execute_batch("VACUUM").map_err(db_error)?;
             let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
             let is_busy: bool = db.query_row(sql, [], |row| row.get(0)).map_err(db_error)?;
             if is_busy {
@@ -395,11 +335,19 @@ impl SearchIndex for FtsIndex {
 
     async fn find(&self, query: &SearchQuery, range: SearchRange) -> StoreResult<Vec<i64>> {
         let query = query.clone();
-        self.read(move |db| find(db, &query, range)).await
+        self.read(move |db| {
+            let snapshot = snapshot(db)?;
+            find(&snapshot, &query, range)
+        })
+        .await
     }
 
     async fn rank(&self, query: &SearchQuery, newest: i64) -> StoreResult<Vec<i64>> {
         let query = query.clone();
-        self.read(move |db| rank(db, &query, newest)).await
+        self.read(move |db| {
+            let snapshot = snapshot(db)?;
+            rank(&snapshot, &query, newest)
+        })
+        .await
     }
 }

@@ -2,11 +2,12 @@
 
 use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::search::tokens::tokens;
-use monoco_core::search::{SearchDocument, SearchMark, SearchQuery};
+use monoco_core::search::{SearchDocument, SearchMark, SearchPhrase, SearchQuery};
 use monoco_core::time::Timestamp;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
+use super::parts::PartSize;
 use super::*;
 
 /// Milliseconds of the message with number 0.
@@ -51,29 +52,112 @@ fn files_contain(dir: &std::path::Path, text: &str) -> bool {
     found.any(|bytes| bytes.windows(text.len()).any(|part| part == text.as_bytes()))
 }
 
+/// A part is full after a few of the texts of these tests.
+const SMALL_PARTS: PartSize = PartSize { bytes: 40, fraction: 64 };
+
+/// The numbers of all pages of `limit` hits.
+async fn pages(
+    index: &FtsIndex,
+    query: &SearchQuery,
+    newest_first: bool,
+    limit: usize,
+) -> Vec<i64> {
+    let (mut beyond, mut found) = (None, Vec::new());
+    loop {
+        let range = SearchRange { beyond, newest_first, limit };
+        let page = index.find(query, range).await.unwrap();
+        assert!(page.len() <= limit);
+        let Some(last) = page.last() else { return found };
+        beyond = Some(*last);
+        found.extend(page);
+    }
+}
+
 #[test]
-fn index_finds_what_a_scan_of_all_tokens_finds() {
+fn pages_of_all_parts_have_what_a_scan_of_all_tokens_finds() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let texts = proptest::collection::vec("[部署サ배 ab.é🎉]{0,12}", 1..30);
-    let queries = "[部署サ배a]{1,3}|[ab]{1,2}\\*|\"[ab] [ab]\"|[ab] [部署]|e|🎉|a部|部a";
-    let mut runner = TestRunner::new(Config { cases: 64, ..Config::default() });
-    let result = runner.run(&(texts, queries), |(texts, text)| {
+    let texts = proptest::collection::vec("[部署サ배 ab.é🎉]{0,12}", 1..40);
+    let queries =
+        "[部署サ배a]{1,3}|[ab]{1,2}\\*|\"[ab] [ab]\"|[ab] [部署]|e|🎉|a部|部a|a b\\*|h\\*";
+    let removed = proptest::collection::vec(1_i64..40, 0..6);
+    let cases = (texts, queries, removed, 1_usize..7, 1_usize..12, any::<bool>());
+    let mut runner = TestRunner::new(Config { cases: 96, ..Config::default() });
+    let result = runner.run(&cases, |(texts, text, removed, limit, commit, split)| {
         let dir = tempfile::tempdir().unwrap();
-        let index = FtsIndex::open(dir.path()).unwrap();
-        runtime.block_on(index.apply(batch(&texts))).unwrap();
-        let found = runtime.block_on(find(&index, &text));
-        let phrases = query(&text).phrases;
-        let is_found = |text: &String| {
+        let size = if split { SMALL_PARTS } else { PartSize::default() };
+        let index = FtsIndex::with_part_size(dir.path(), size).unwrap();
+        let SearchBatch { insert, progress, .. } = batch(&texts);
+        for messages in insert.chunks(commit) {
+            let batch = SearchBatch { insert: messages.to_vec(), remove: Vec::new(), progress };
+            runtime.block_on(index.apply(batch)).unwrap();
+        }
+        // Every second one of the removed messages returns, as after the erasure of a part of it.
+        let is_back = |seq: i64| seq % 2 == 0;
+        let again = insert.iter().filter(|it| removed.contains(&it.seq) && is_back(it.seq));
+        let insert = again.cloned().collect();
+        let batch = SearchBatch { insert, remove: removed.clone(), progress };
+        runtime.block_on(index.apply(batch)).unwrap();
+        let query = query(&text);
+        let is_found = |seq: i64, text: &String| {
             let all = tokens(text, usize::MAX);
-            phrases.iter().all(|phrase| (0..all.len()).any(|at| phrase.is_start_of(&all[at..])))
+            let starts =
+                |phrase: &SearchPhrase| (0..all.len()).any(|at| phrase.is_start_of(&all[at..]));
+            query.phrases.iter().all(starts) && (!removed.contains(&seq) || is_back(seq))
         };
-        let numbered = (1..).zip(&texts).filter(|(_, text)| is_found(text));
+        let numbered = (1..).zip(&texts).filter(|(seq, text)| is_found(*seq, text));
         let mut expected: Vec<i64> = numbered.map(|(seq, _)| seq).collect();
+        prop_assert_eq!(&runtime.block_on(pages(&index, &query, false, limit)), &expected);
+        let mut ranked = runtime.block_on(index.rank(&query, 1_000)).unwrap();
+        ranked.sort_unstable();
+        prop_assert_eq!(&ranked, &expected);
         expected.reverse();
-        prop_assert_eq!(found, expected);
+        prop_assert_eq!(&runtime.block_on(pages(&index, &query, true, limit)), &expected);
+        // A second connection sees the same after a restart.
+        drop(index);
+        let index = FtsIndex::with_part_size(dir.path(), size).unwrap();
+        prop_assert_eq!(&runtime.block_on(pages(&index, &query, true, limit)), &expected);
         Ok(())
     });
     result.unwrap();
+}
+
+#[tokio::test]
+async fn relevance_does_not_depend_on_the_part_of_a_message() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = FtsIndex::with_part_size(dir.path(), SMALL_PARTS).unwrap();
+    // The last part has one message only, and all of its messages have the word.
+    let mut texts = vec!["red and other words"; 30];
+    texts.extend(["nothing of it"; 10]);
+    texts.push("red red red red");
+    index.apply(batch(&texts)).await.unwrap();
+    let ranked = index.rank(&query("red"), 41).await.unwrap();
+    assert_eq!(ranked.len(), 31);
+    assert_eq!(ranked[..3], [41, 30, 29]);
+    // A rare word counts more than a frequent one.
+    let mut texts = vec!["red and other words"; 30];
+    texts.extend(["red red red blue", "red blue blue blue"]);
+    index.clear().await.unwrap();
+    index.apply(batch(&texts)).await.unwrap();
+    assert_eq!(index.rank(&query("red blue"), 32).await.unwrap(), [32, 31]);
+}
+
+#[tokio::test]
+async fn index_of_an_older_layout_is_created_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("search.db");
+    let db = rusqlite::Connection::open(&path).unwrap();
+    db.execute_batch(
+        "CREATE TABLE progress (name TEXT PRIMARY KEY, value INTEGER);
+         INSERT INTO progress VALUES ('object', 7);
+         CREATE VIRTUAL TABLE messages USING fts5 (text, content = '', contentless_delete = 1);
+         PRAGMA user_version = 2;",
+    )
+    .unwrap();
+    drop(db);
+    let index = FtsIndex::open(dir.path()).unwrap();
+    assert_eq!(index.progress().await.unwrap(), SearchProgress::default());
+    index.apply(batch(&["red"])).await.unwrap();
+    assert_eq!(find(&index, "red").await, [1]);
 }
 
 #[tokio::test]
@@ -119,23 +203,27 @@ async fn crash_before_the_commit_loses_the_batch_and_its_progress() {
 
 #[tokio::test]
 async fn removed_words_are_not_in_the_files_after_compaction() {
-    let dir = tempfile::tempdir().unwrap();
-    let index = FtsIndex::open(dir.path()).unwrap();
-    // A search keeps a connection open.
-    assert_eq!(find(&index, "anything").await, [0; 0]);
-    index.apply(batch(&["quokkas hide", "部署机密", "visible"])).await.unwrap();
-    let remove = SearchBatch { remove: vec![1, 2, 99], ..batch(&[""; 0]) };
-    index.apply(remove).await.unwrap();
-    for gone in ["quokkas", "部署"] {
-        assert_eq!(find(&index, gone).await, [0; 0]);
-        assert!(files_contain(dir.path(), gone), "{gone}");
+    for size in [PartSize::default(), SMALL_PARTS] {
+        let dir = tempfile::tempdir().unwrap();
+        let index = FtsIndex::with_part_size(dir.path(), size).unwrap();
+        // A search keeps a connection open.
+        assert_eq!(find(&index, "anything").await, [0; 0]);
+        let mut texts = vec!["quokkas hide", "部署机密", "visible"];
+        texts.extend(["some more words for other parts"; 20]);
+        index.apply(batch(&texts)).await.unwrap();
+        let remove = SearchBatch { remove: vec![1, 2, 99], ..batch(&[""; 0]) };
+        index.apply(remove).await.unwrap();
+        for gone in ["quokkas", "部署"] {
+            assert_eq!(find(&index, gone).await, [0; 0]);
+            assert!(files_contain(dir.path(), gone), "{gone}");
+        }
+        index.compact().await.unwrap();
+        for gone in ["quokkas", "uokkas", "部署", "机密"] {
+            assert!(!files_contain(dir.path(), gone), "{gone}");
+        }
+        assert_eq!(find(&index, "visible").await, [3]);
+        assert!(files_contain(dir.path(), "visible"));
     }
-    index.compact().await.unwrap();
-    for gone in ["quokkas", "uokkas", "部署", "机密"] {
-        assert!(!files_contain(dir.path(), gone), "{gone}");
-    }
-    assert_eq!(find(&index, "visible").await, [3]);
-    assert!(files_contain(dir.path(), "visible"));
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! Helpers for statements, rows and pages.
 
+use monoco_core::time::Timestamp;
 use serde::Serialize;
 
 use super::damage;
@@ -41,6 +42,28 @@ pub(crate) fn one<T>(
     read: impl FnOnce(&Row<'_>) -> RowResult<T>,
 ) -> StoreResult<T> {
     optional(db, sql, params, read)?.ok_or_else(|| no_row("the query returned no rows"))
+}
+
+/// Returns the first number of a time or later, by bisection, in a table in which times grow with the
+/// numbers `ends.0..ends.1`; `None` when all are older. `next` reads number and time of the first row
+/// in a range.
+pub(crate) fn first_since(
+    since: Timestamp,
+    ends: (i64, i64),
+    next: impl Fn(i64, i64) -> StoreResult<Option<(i64, i64)>>,
+) -> StoreResult<Option<i64>> {
+    // All rows before `low` are older, and none from `high` on.
+    let (mut low, mut high) = ends;
+    let mut first = None;
+    while low < high {
+        let middle = low.midpoint(high);
+        match next(middle, high)? {
+            Some((number, at)) if since.ms() > at => low = number + 1,
+            Some((number, _)) => (first, high) = (Some(number), middle),
+            None => high = middle,
+        }
+    }
+    Ok(first)
 }
 
 /// Reads the first row of a query, or returns `None` when it has no rows.

@@ -204,16 +204,16 @@ pub(super) fn insert(
     if let SendDecision::Refuse { rule, why } = decision {
         return Err(StoreError::Refused { rule, why });
     }
-    let result = insert_decided(tx, request, known, resolved, &decision, now)?;
+    let (object, result) = insert_decided(tx, request, known, resolved, &decision, now)?;
     if let Some(facts) = facts {
-        let object = objects::seq_of(tx.db, tx.indexes.hashes.recent(), &request.msg.id())?;
         approvals::insert_decision(tx, object, &decision, &facts, now)?;
     }
     Ok(result)
 }
 
 /// Inserts the object and the deliveries. A message that is sent also gets the OUTBOX record and
-/// the records of local targets; a held one gets them when it is approved.
+/// the records of local targets; a held one gets them when it is approved. Returns also
+/// `objects.seq` of the message.
 pub(super) fn insert_decided(
     tx: &mut Tx<'_>,
     request: &SendRequest,
@@ -221,7 +221,7 @@ pub(super) fn insert_decided(
     resolved: ResolvedSend,
     decision: &SendDecision,
     now: Timestamp,
-) -> StoreResult<SendResult> {
+) -> StoreResult<(i64, SendResult)> {
     let SendRequest { msg, key, not_before, origin } = request;
     let ResolvedSend { plans, book } = resolved;
     let object = objects::insert_message(tx, known, msg)?;
@@ -264,7 +264,7 @@ pub(super) fn insert_decided(
         let record = Some(RecordId::record(msg.author(), BoxKind::Outbox, &msg_id));
         let subject = EventSubject { object: Some(object), record, owner: Some(author) };
         events::append(tx, EventKind::Posted, subject, &json!({"to": targets}), now)?;
-        return Ok(SendResult::Queued { msg_id, duplicate: false, ways });
+        return Ok((object, SendResult::Queued { msg_id, duplicate: false, ways }));
     };
     let target =
         |way: &TargetResult| ApprovalTarget { target: way.target.clone(), plan: way.plan.clone() };
@@ -279,7 +279,7 @@ pub(super) fn insert_decided(
         not_before: *not_before,
     };
     let approval = Box::new(approvals::insert(tx, &new, now)?);
-    Ok(SendResult::Held { msg_id, duplicate: false, ways, approval })
+    Ok((object, SendResult::Held { msg_id, duplicate: false, ways, approval }))
 }
 
 /// Puts a message into the OUTBOX of its author, into the conversations with its targets, and

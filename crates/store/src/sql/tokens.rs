@@ -35,6 +35,8 @@ const INSERT_READ: &str = "
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
 ";
 
+const UPDATE_READ: &str = "UPDATE agent_reads SET at = ?3 WHERE agent = ?1 AND mail = ?2";
+
 const READS: &str = "
     SELECT m.uid, m.provider, r.tunnel, r.session, r.answer_to, r.trust, r.at
       FROM agent_reads r
@@ -114,17 +116,26 @@ fn last_use(db: &Db, name: &AgentName) -> StoreResult<Option<Timestamp>> {
     Ok(find(db, name)?.and_then(|token| token.last_used_at))
 }
 
-fn was_read(db: &Db, agent: &AgentName, mail: i64) -> StoreResult<bool> {
-    let sql = "SELECT 1 FROM agent_reads WHERE agent = ?1 AND mail = ?2";
-    let found = rows::optional(db, sql, params![agent.as_str(), mail], |row| row.get::<i64>(0));
-    Ok(found?.is_some())
+/// When the agent has last read a Mail, exact to one minute; `None` when it never has.
+fn last_read(db: &Db, agent: &AgentName, mail: i64) -> StoreResult<Option<Timestamp>> {
+    let sql = "SELECT at FROM agent_reads WHERE agent = ?1 AND mail = ?2";
+    let at = rows::optional(db, sql, params![agent.as_str(), mail], |row| row.get(0))?;
+    Ok(at.map(Timestamp::from_ms))
 }
 
-fn record(tx: &mut Tx<'_>, agent: &AgentName, id: &MailId, now: Timestamp) -> StoreResult<()> {
-    let mail = mails::by_id(tx.db, id)?;
+fn record(tx: &mut Tx<'_>, agent: &AgentName, mail: i64, now: Timestamp) -> StoreResult<()> {
+    let last = last_read(tx.db, agent, mail)?;
+    if !is_use_stored(last, now) {
+        return Ok(());
+    }
+    if last.is_some() {
+        rows::execute(tx.db, UPDATE_READ, params![agent.as_str(), mail, now.ms()])?;
+        return Ok(());
+    }
+    let mail = mails::by_seq(tx.db, mail)?;
     let entry = &mail.entry;
     // A Mail whose text was erased has nothing that could be read.
-    if was_read(tx.db, agent, mail.seq)? || entry.tombstone().is_some() {
+    if entry.tombstone().is_some() {
         return Ok(());
     }
     // Every Mail has an author.
@@ -198,22 +209,45 @@ impl TokenStore for SqlStore {
             .await
     }
 
+    async fn record_reads(
+        &self,
+        agent: &AgentName,
+        mails: Vec<i64>,
+        now: Timestamp,
+    ) -> StoreResult<()> {
+        if mails.is_empty() {
+            return Ok(());
+        }
+        let (agent, reader) = (agent.clone(), agent.clone());
+        // Read first, so that the writer has nothing to do for most calls.
+        let new = self.read(move |db| {
+            let mut new = Vec::new();
+            for mail in mails {
+                if is_use_stored(last_read(db, &reader, mail)?, now) {
+                    new.push(mail);
+                }
+            }
+            Ok::<_, StoreError>(new)
+        });
+        let new = new.await?;
+        if new.is_empty() {
+            return Ok(());
+        }
+        let record_all =
+            move |tx: &mut Tx<'_>| new.iter().try_for_each(|mail| record(tx, &agent, *mail, now));
+        self.writer.run(record_all).await
+    }
+
     async fn record_read(
         &self,
         agent: &AgentName,
         mail: &MailId,
         now: Timestamp,
     ) -> StoreResult<()> {
-        let (agent, mail) = (agent.clone(), mail.clone());
-        let (reader, id) = (agent.clone(), mail.clone());
-        let known = self.read(move |db| match mails::find_seq(db, &id)? {
-            Some(seq) => was_read(db, &reader, seq),
-            None => Ok(false),
-        });
-        if known.await? {
-            return Ok(());
-        }
-        self.writer.run(move |tx| record(tx, &agent, &mail, now)).await
+        let id = mail.clone();
+        let seq = self.read(move |db| mails::find_seq(db, &id)).await?;
+        let missing = || StoreError::Missing { what: "Mail", key: mail.to_string() };
+        self.record_reads(agent, vec![seq.ok_or_else(missing)?], now).await
     }
 
     async fn record_message_read(
@@ -224,12 +258,9 @@ impl TokenStore for SqlStore {
     ) -> StoreResult<()> {
         let mail = self.read_by_hash(move |db, recent| {
             let object = objects::seq_of(db, recent, &msg_id)?;
-            Ok(mails::of_object(db, object)?.map(|mail| mail.entry.id))
+            Ok(mails::of_object(db, object)?.map(|mail| mail.seq))
         });
-        match mail.await? {
-            Some(mail) => self.record_read(agent, &mail, now).await,
-            None => Ok(()),
-        }
+        self.record_reads(agent, mail.await?.into_iter().collect(), now).await
     }
 
     async fn agent_reads(

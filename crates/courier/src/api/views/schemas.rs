@@ -85,6 +85,8 @@ pub struct MailIndexEntrySchema {
     messages: usize,
     /// Start of the text
     preview: String,
+    /// Estimated tokens of the text, for language models
+    tokens: Option<usize>,
     /// When text of a person was erased; the whole text when `messages` is 0
     #[schema(format = DateTime)]
     erased_at: Option<String>,

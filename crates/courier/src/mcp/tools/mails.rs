@@ -120,11 +120,12 @@ pub async fn search(
     let now = api.clock.now();
     let found = search::search(&api.store, &api.search, &request, now, is_visible).await;
     let found = found.map_err(ApiError::from)?;
+    let rows = found.messages.iter().filter_map(|message| message.hit.mail.as_ref());
+    visibility::record_shown(api, &agent.caller, rows).await?;
     let (mut facts, mut text, mut trust) = (Vec::new(), String::new(), Trust::Known);
     for message in &found.messages {
         let Some(row) = &message.hit.mail else { continue };
-        visibility::read_mail(api, &agent.caller, row).await?;
-        facts.push(row_facts(row, Some(estimate_tokens(&message.document.text))));
+        facts.push(row_facts(row));
         if row.entry.trust == Trust::Untrusted {
             trust = Trust::Untrusted;
         }
@@ -189,11 +190,10 @@ async fn page(
     let paging = PagingQuery { cursor, limit: Some(limit), order: None };
     let request = paging.page_request(&scope)?;
     let (rows, mut next) = select(context, &query, filter.as_ref(), &request).await?;
-    let tokens = text_tokens(context, &rows).await?;
     let (mut facts, mut text, mut used) = (Vec::new(), String::new(), 0);
     let mut trust = Trust::Known;
-    for (at, (row, tokens)) in rows.iter().zip(tokens).enumerate() {
-        let (fact, lines) = (row_facts(row, tokens), summary(&row.entry));
+    for (at, row) in rows.iter().enumerate() {
+        let (fact, lines) = (row_facts(row), summary(&row.entry));
         used += estimate_tokens(&fact.to_string()) + estimate_tokens(&lines);
         if used > MAX_LIST_TOKENS && at > 0 {
             next = Some(rows[at - 1].entry.seq);
@@ -206,6 +206,8 @@ async fn page(
         text.push_str(&lines);
         text.push('\n');
     }
+    let shown = rows.iter().take(facts.len());
+    visibility::record_shown(context.api, &context.agent.caller, shown).await?;
     let mut result = json!({"mails": facts});
     if let Some(next) = input::next_cursor(&scope, &request, next) {
         result["next_cursor"] = next.into();
@@ -271,23 +273,8 @@ async fn read_text(context: ToolContext<'_>, row: &MailRow) -> Option<String> {
     Some(mail.text)
 }
 
-/// The tokens of the texts of Mails; `None` for texts that are large or cannot be read.
-async fn text_tokens(
-    context: ToolContext<'_>,
-    rows: &[MailRow],
-) -> Result<Vec<Option<usize>>, ToolError> {
-    let ids: Vec<_> = rows.iter().map(|row| row.entry.msg_id).collect();
-    let objects = context.api.store.small_objects(ids).await?;
-    let tokens = |row: &MailRow| {
-        let object = std::str::from_utf8(objects.get(&row.entry.msg_id)?).ok()?;
-        let mail = Mail::read(row.entry.msg_id, object).ok()?;
-        Some(estimate_tokens(&mail.text))
-    };
-    Ok(rows.iter().map(tokens).collect())
-}
-
 /// What the courier knows of a Mail, without any text from outside.
-pub fn row_facts(row: &MailRow, tokens: Option<usize>) -> Value {
+fn row_facts(row: &MailRow) -> Value {
     let state = row.claim.as_ref().map_or(ClaimState::New, |claim| claim.claiming.state.name());
     let mut facts = json!({
         "id": row.entry.id,
@@ -295,7 +282,7 @@ pub fn row_facts(row: &MailRow, tokens: Option<usize>) -> Value {
         "received_at": row.entry.received_at.rfc3339(),
         "status": state.as_str(),
     });
-    if let Some(tokens) = tokens {
+    if let Some(tokens) = row.entry.tokens {
         facts["tokens"] = tokens.into();
     }
     let Some(claim) = row.claim.as_ref().map(ClaimInfo::from) else { return facts };
@@ -305,13 +292,13 @@ pub fn row_facts(row: &MailRow, tokens: Option<usize>) -> Value {
     facts
 }
 
-/// Facts and summary of one Mail.
+/// Facts and summary of one Mail, which the agent has read then.
 pub async fn describe(
     context: ToolContext<'_>,
     row: &MailRow,
 ) -> Result<(Value, String), ToolError> {
-    let tokens = text_tokens(context, std::slice::from_ref(row)).await?.pop().flatten();
-    Ok((row_facts(row, tokens), summary(&row.entry)))
+    visibility::record_shown(context.api, &context.agent.caller, [row]).await?;
+    Ok((row_facts(row), summary(&row.entry)))
 }
 
 /// Waits until the workspace of the agent can claim a Mail, and returns the oldest.

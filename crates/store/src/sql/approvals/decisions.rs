@@ -23,8 +23,8 @@ const COLUMNS: &str = "d.seq, o.hash, d.decision, d.rule, d.facts, d.at";
 const TABLES: &str = "send_decisions d JOIN objects o ON o.seq = d.object";
 
 const INSERT: &str = "
-    INSERT INTO send_decisions (object, agent, decision, rule, facts, at)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+    INSERT INTO send_decisions (object, agent, decision, rule, limited, facts, at)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
 ";
 
 // Counts no further than the limit of the rate.
@@ -32,11 +32,15 @@ const SENT_SINCE: &str = "
     SELECT count(*)
       FROM (SELECT 1
               FROM send_decisions
-             WHERE agent = ?1 AND rule = ?2 AND at > ?3 AND decision = 'send'
+             WHERE agent = ?1 AND rule = ?2 AND at > ?3 AND limited = 1
              LIMIT 100000) AS sent
 ";
 
-const FIRST_SINCE: &str = "SELECT seq FROM send_decisions WHERE at >= ?1 ORDER BY at, seq LIMIT 1";
+const ENDS: &str = "SELECT coalesce(min(seq), 0), coalesce(max(seq) + 1, 0) FROM send_decisions";
+
+const NEXT: &str = "
+    SELECT seq, at FROM send_decisions WHERE seq >= ?1 AND seq < ?2 ORDER BY seq LIMIT 1
+";
 
 // A thousand chats are more than enough to compare the targets with.
 const UNTRUSTED_READS: &str = "
@@ -63,7 +67,7 @@ pub(in crate::sql) fn decide(
         return Ok((SendDecision::Send { rule }, None));
     }
     let facts = facts(tx, request, plans, book, now)?;
-    let text = policy::text_of(&request.msg);
+    let text = policy.reads_text().then(|| policy::text_of(&request.msg)).flatten();
     let agent = agent_name(&request.origin);
     let sent_before = |rule: &str, since: Timestamp| {
         let row = params![agent, rule, since.ms()];
@@ -167,9 +171,11 @@ pub(in crate::sql) fn insert_decision(
     facts: &SendFacts,
     now: Timestamp,
 ) -> StoreResult<()> {
-    let agent = agent_name(&facts.origin);
-    let row =
-        params![object, agent, decision.name(), decision.rule(), rows::as_json(facts)?, now.ms(),];
+    let (agent, rule) = (agent_name(&facts.origin), decision.rule());
+    let is_sent = matches!(decision, SendDecision::Send { .. });
+    let limited = i64::from(is_sent && tx.policy.is_limited(rule));
+    let facts = rows::as_json(facts)?;
+    let row = params![object, agent, decision.name(), rule, limited, facts, now.ms()];
     rows::insert(tx.db, INSERT, row)?;
     Ok(())
 }
@@ -207,8 +213,10 @@ pub(super) fn list(
     limit: usize,
 ) -> StoreResult<Page<StoredDecision>> {
     let page = PageRequest { beyond: after, limit, newest_first: false };
-    // Later decisions have larger numbers, so that one seek finds the start.
-    let first = rows::optional(db, FIRST_SINCE, [since.ms()], |row| row.get::<i64>(0))?;
+    let ends = rows::one(db, ENDS, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let first = rows::first_since(since, ends, |from, to| {
+        rows::optional(db, NEXT, [from, to], |row| Ok((row.get(0)?, row.get(1)?)))
+    })?;
     let Some(first) = first else { return Ok(rows::page(Vec::new(), &page)) };
     let start = after.unwrap_or(i64::MIN).max(first - 1);
     let sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE d.seq > ?1 ORDER BY d.seq");
@@ -226,7 +234,7 @@ pub(super) fn of_agent(
     limit: usize,
 ) -> StoreResult<Vec<StoredDecision>> {
     let sql = format!(
-        "SELECT {COLUMNS} FROM {TABLES} WHERE d.agent = ?1 AND d.at >= ?2
+        "SELECT {COLUMNS} FROM {TABLES} WHERE d.agent = ?1 AND d.agent <> '' AND d.at >= ?2
           ORDER BY d.at DESC, d.seq DESC"
     );
     let page = params![agent.as_str(), since.ms()];
@@ -237,8 +245,8 @@ pub(super) fn of_agent(
 pub(in crate::sql) fn purge(tx: &Tx<'_>, limit: usize) -> StoreResult<()> {
     let oldest = "(SELECT at FROM events ORDER BY seq LIMIT 1)";
     let decisions = format!(
-        "DELETE FROM send_decisions WHERE seq IN (
-             SELECT seq FROM send_decisions WHERE at < {oldest} ORDER BY at LIMIT ?1)"
+        "DELETE FROM send_decisions WHERE at < {oldest} AND seq IN (
+             SELECT seq FROM send_decisions ORDER BY seq LIMIT ?1)"
     );
     rows::execute(tx.db, &decisions, [rows::limit(limit)])?;
     let codes = format!(
