@@ -301,6 +301,11 @@ impl PgConnection {
         Ok(())
     }
 
+    /// Whether other couriers have committed shortly before.
+    pub(crate) fn takes_turns(&self) -> bool {
+        self.batches.as_ref().is_some_and(|batches| batches.waiting.get() > 0)
+    }
+
     /// Whether it is unknown if the last batch is committed.
     pub(crate) fn has_unknown_commit(&self) -> bool {
         self.batches.as_ref().is_some_and(|batches| batches.unknown.get())

@@ -53,6 +53,11 @@ const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(1);
 /// How long a batch waits for a lost connection before its callers get an error.
 const MAX_RECONNECT_TIME: Duration = Duration::from_secs(15);
 
+/// How long a batch on PostgreSQL waits for the callers of the last one at most, and which part of
+/// the time that the last one took.
+const MAX_GROUP_WAIT: Duration = Duration::from_micros(500);
+const GROUP_WAIT_PART: u32 = 8;
+
 /// Batches that assume nothing after a wrong assumption: a repeated message is often followed by
 /// others.
 const CERTAIN_BATCHES: u32 = 16;
@@ -417,6 +422,7 @@ impl Writer {
                 postponed: None,
                 assumes_new_objects: false,
                 certain_batches: 0,
+                last_batch: (0, Duration::ZERO),
             };
             thread.run(commands, &channels);
         })?;
@@ -510,6 +516,8 @@ struct WriterThread {
     assumes_new_objects: bool,
     /// The number of next batches that assume nothing.
     certain_batches: u32,
+    /// The number of commands of the last batch, and the time that it took.
+    last_batch: (usize, Duration),
 }
 
 impl WriterThread {
@@ -523,8 +531,10 @@ impl WriterThread {
                 first.answer(&Err(StoreError::Broken(why)));
                 continue;
             }
-            let changes = self.db.total_changes();
+            self.wait_for_callers(&commands);
+            let (changes, started) = (self.db.total_changes(), Instant::now());
             let (batch, effects, commit) = self.commit_batch(first, &mut commands, channels);
+            self.last_batch = (batch.len(), started.elapsed());
             // A batch that wrote nothing proves nothing about the disk.
             if commit.is_err() || self.db.total_changes() != changes {
                 channels.record_health(commit.as_ref().map(|_| ()));
@@ -549,6 +559,18 @@ impl WriterThread {
             }
             self.indexes.committed();
             self.maintain_log(channels);
+        }
+    }
+
+    /// Waits a moment for the callers that the last batch has answered: most come again at once, and a
+    /// commit costs the same for one of them as for all. Without it, the first one has a commit of
+    /// its own, and the others wait for it. Couriers that take turns wait for each other anyway.
+    fn wait_for_callers(&self, commands: &mpsc::Receiver<Box<dyn QueuedCommand>>) {
+        let (callers, took) = self.last_batch;
+        let waits = self.db.as_postgres().is_some_and(|db| !db.takes_turns());
+        let deadline = Instant::now() + (took / GROUP_WAIT_PART).min(MAX_GROUP_WAIT);
+        while waits && commands.len() + 1 < callers && Instant::now() < deadline {
+            thread::yield_now();
         }
     }
 
