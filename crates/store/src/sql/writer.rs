@@ -768,7 +768,8 @@ impl WriterThread {
             return;
         }
         let room = MAX_COMMANDS_PER_COMMIT.saturating_sub(batch.len());
-        for _ in 0..if is_postgres { room } else { room.min(1) } {
+        let most = if is_postgres { room } else { room.min(1) };
+        for _ in 0..most {
             // One that is postponed is the first of the next batch.
             if self.postponed.is_some() {
                 return;
