@@ -1,7 +1,7 @@
 //! Measures the store on PostgreSQL beside plain tables on the same server, and beside SQLite.
 //!
 //! One server is started for the run, with its default durability: a commit returns after it is
-//! synced. Run it with `./bench --only postgres` from the root of the repository; progress goes to
+//! synced. Another one has a synchronous standby on the same machine. Run it with `./bench --only postgres` from the root of the repository; progress goes to
 //! stderr, Markdown tables to stdout.
 //!
 //! # Reading order
@@ -10,6 +10,7 @@
 //! * [`tables`]: plain tables, with one writer and group commit.
 //! * [`skip_locked`]: a queue in one table, with a connection per client.
 //! * [`store`]: Monoco, on SQLite and with 1, 2 and 4 couriers on PostgreSQL.
+//! * [`servers`]: the server, and the one with a synchronous standby.
 //! * [`churn`]: sizes of the tables after messages were taken and finished.
 //! * [`common`]: shared by all benchmarks.
 
@@ -44,6 +45,7 @@ mod plan;
 #[path = "../../src/postgres/tests/server.rs"]
 #[allow(dead_code, clippy::unwrap_used, reason = "shared with the tests")]
 mod server;
+mod servers;
 mod skip_locked;
 #[path = "../../../monoco/benches/peers/store.rs"]
 #[allow(dead_code, reason = "the name is that of another benchmark")]
@@ -57,17 +59,20 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use common::Result;
 use common::args::{Args, Benchmark};
+use common::drive::Bounds;
 use common::figures::machine;
+use common::resources::IdleCost;
 use contender::{Cell, Contender, Measured, Peer, measure};
 use monoco_store::SqlStore;
 use monoco_store::postgres::{Durability, ObjectLocation, PostgresOptions, PostgresStore};
 use plan::Plan;
+use servers::Servers;
 use store::StoreContender;
 use table::Table;
-use tempfile::TempDir;
 
 /// All contenders, in the order of the rows.
 const NAMES: [&str; 7] = [
@@ -80,53 +85,86 @@ const NAMES: [&str; 7] = [
     "monoco, 4 couriers",
 ];
 
+/// Contenders with a synchronous standby, whose names are those above.
+const WITH_STANDBY: [&str; 4] =
+    [tables::THREE, skip_locked::NAME, "monoco, PostgreSQL", "monoco, 2 couriers"];
+
 /// Contenders by whose figures the others are divided.
 const YARDSTICKS: [&str; 3] = [tables::THREE, skip_locked::NAME, "monoco, PostgreSQL"];
+
+/// How long a cell is measured, unless `--quick` is shorter. There are three times as many cells as
+/// in other benchmarks.
+const MEASURE: Duration = Duration::from_secs(3);
 
 fn main() -> ExitCode {
     let quick = "one short round per cell, and a backlog of 100,000 instead of 1,000,000";
     let mut names = NAMES.to_vec();
-    names.push("postgres");
+    names.extend(["postgres", STANDBY, CHURN]);
     Benchmark { about: "PostgreSQL (`--only postgres` selects all)", quick, names, run }.main()
 }
 
+/// The names of the other parts.
+const STANDBY: &str = "standby";
+const CHURN: &str = "churn";
+
 fn run(args: &Args) -> Result<()> {
-    let plan = &Plan::new(args);
-    let data = TempDir::new_in(&args.dir)?;
-    // The path of a socket has at most 107 bytes.
-    let socket = tempfile::tempdir()?;
-    server::start(socket.path(), data.path(), &["shared_buffers=256MB", "max_wal_size=2GB"]);
-    let url: Arc<str> = server::url_in(socket.path()).into();
-    let mut field: Vec<(&str, Box<dyn Contender>)> = Vec::new();
-    for name in NAMES.into_iter().filter(|name| args.wants_any(&["postgres", name])) {
-        field.push((name, contender(name, &args.dir, &url)?));
-    }
-    let cells = Cell::all(plan.deep_backlog);
-    let mut table = Table::new(&cells);
-    for cell in &cells {
-        for (name, rate) in measure(&mut field, cell, plan)? {
-            table.set(name, cell, rate);
-        }
-    }
+    let mut plan = Plan::new(args);
+    plan.bounds.measure = plan.bounds.measure.min(MEASURE);
+    let plan = &plan;
+    let server = Servers::start(&args.dir, false)?;
+    let selected = |name: &&str| args.wants_any(&["postgres", *name]);
+    let names: Vec<_> = NAMES.into_iter().filter(selected).collect();
     println!(
         "{}; PostgreSQL {}, Monoco {}; {} B messages; {} s per cell after {} s of warm-up, median of {}.\n",
         machine(),
-        tables::version(&url)?,
+        tables::version(&server.url)?,
         env!("CARGO_PKG_VERSION"),
         payload::SIZE,
         plan.bounds.measure.as_secs_f64(),
         plan.bounds.warm_up.as_secs_f64(),
         plan.repeats,
     );
-    println!("{}", table.rates());
-    println!("{}", table.ratios(&YARDSTICKS));
-    if args.wants_any(&["postgres", "monoco, PostgreSQL"]) {
-        println!("{}", churn::measure(&args.dir, &url, plan)?);
+    if !names.is_empty() {
+        let cells = Cell::all(plan.deep_backlog);
+        let table = measure_all(&names, &cells, plan, &args.dir, &server)?;
+        println!("{}\n{}", table.rates(), table.ratios(&YARDSTICKS));
+    }
+    if args.wants_any(&["postgres", STANDBY]) {
+        let server = Servers::start(&args.dir, true)?;
+        let cells = Cell::all(Cell::BACKLOG);
+        let table = measure_all(&WITH_STANDBY, &cells[..4], plan, &args.dir, &server)?;
+        println!("With a synchronous standby on the same machine:\n\n{}", table.rates());
+        println!("{}", table.ratios(&YARDSTICKS));
+    }
+    if args.wants_any(&["postgres", CHURN]) {
+        println!("{}", churn::measure(&args.dir, &server.url, args.quick)?);
     }
     Ok(())
 }
 
-fn contender(name: &str, dir: &Path, url: &Arc<str>) -> Result<Box<dyn Contender>> {
+/// Measures contenders in all cells.
+fn measure_all(
+    names: &[&'static str],
+    cells: &[Cell],
+    plan: &Plan,
+    dir: &Path,
+    server: &Servers,
+) -> Result<Table> {
+    let mut field: Vec<(&str, Box<dyn Contender>)> = Vec::new();
+    for &name in names {
+        field.push((name, contender(name, dir, server)?));
+    }
+    let mut table = Table::new(cells);
+    for cell in cells {
+        for (name, rate) in measure(&mut field, cell, plan)? {
+            table.set(name, cell, rate);
+        }
+    }
+    Ok(table)
+}
+
+fn contender(name: &str, dir: &Path, server: &Servers) -> Result<Box<dyn Contender>> {
+    let url = &server.url;
     let couriers = match name {
         tables::ONE | tables::THREE => {
             return measured(tables::Tables::new(url, name == tables::THREE)?);
@@ -137,13 +175,42 @@ fn contender(name: &str, dir: &Path, url: &Arc<str>) -> Result<Box<dyn Contender
         "monoco, 4 couriers" => 4,
         _ => 1,
     };
-    let url = Arc::clone(url);
-    let open = move |dir: &Path| open_couriers(&url, &new_schema(), couriers, dir);
-    measured(StoreContender::with(dir, Box::new(open))?)
+    let (url, durability) = (Arc::clone(url), server.durability());
+    let open = move |dir: &Path| open_couriers(&url, &new_schema(), couriers, durability, dir);
+    let contender = measured(StoreContender::with(dir, Box::new(open))?)?;
+    Ok(if couriers == 1 { contender } else { Box::new(SmallBacklog(contender)) })
 }
 
 fn measured(peer: impl Peer + Sync + 'static) -> Result<Box<dyn Contender>> {
     Ok(Box::new(Measured::new(peer)))
+}
+
+/// A contender without the deep backlog, whose tables take minutes to fill.
+struct SmallBacklog(Box<dyn Contender>);
+
+impl Contender for SmallBacklog {
+    fn version(&self) -> String {
+        self.0.version()
+    }
+
+    fn enqueue(&mut self, producers: usize, bounds: Bounds) -> Result<Option<f64>> {
+        self.0.enqueue(producers, bounds)
+    }
+
+    fn take_finish(&mut self, takers: usize, backlog: u64, bounds: Bounds) -> Result<Option<f64>> {
+        if backlog > Cell::BACKLOG {
+            return Ok(None);
+        }
+        self.0.take_finish(takers, backlog, bounds)
+    }
+
+    fn release(&mut self) {
+        self.0.release();
+    }
+
+    fn idle_cost(&mut self, watch: Duration) -> Result<Option<IdleCost>> {
+        self.0.idle_cost(watch)
+    }
 }
 
 /// A name for a schema that does not exist.
@@ -153,14 +220,20 @@ fn new_schema() -> String {
 }
 
 /// Opens the stores of couriers that share a schema.
-fn open_couriers(url: &str, schema: &str, couriers: usize, dir: &Path) -> Result<Vec<SqlStore>> {
+fn open_couriers(
+    url: &str,
+    schema: &str,
+    couriers: usize,
+    durability: Durability,
+    dir: &Path,
+) -> Result<Vec<SqlStore>> {
     let open = |courier: usize| {
         let options = PostgresOptions {
             url: url.to_owned(),
             schema: schema.to_owned(),
             courier: format!("courier-{courier}"),
             boot: "1".to_owned(),
-            durability: Durability::Primary,
+            durability,
             objects: ObjectLocation::Database { spool: dir.join(format!("spool-{courier}")) },
         };
         Ok(PostgresStore::open(&options)?)

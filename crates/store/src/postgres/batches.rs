@@ -2,15 +2,22 @@
 //!
 //! ```text
 //!   BEGIN
-//!   insert (courier, boot, n) into batches     waits for an older transaction with the same n
 //!   lock ORDER                                 one writer at a time, of all couriers
 //!   … commands …
 //!   insert the next number into commits        shows others what is new
+//!   insert (courier, boot, n) into batches
 //!   COMMIT
 //! ```
 //!
+//! All but the statements that read are sent at once, with the first of those or with the commit. So
+//! a batch that reads nothing costs one round trip. It has run before it has the lock, by what the
+//! writer has cached: it assumes that no other courier has committed meanwhile. If one has, the next
+//! number exists in `commits`, and the batch is run again. Where couriers take turns, a batch waits
+//! for its lock before it runs.
+//!
 //! When the connection is lost during `COMMIT`, the transaction is committed or not. The batch is
-//! run again with the same n. If the row in `batches` exists, the batch is committed, and the
+//! run again with the same n, whose row is inserted first then: that waits for an older transaction
+//! with the same n. If the row in `batches` exists, the batch is committed, and the
 //! results in memory are valid. It may be missing on the standby, so another commit must succeed
 //! before callers are answered.
 
@@ -19,25 +26,41 @@ use std::sync::Arc;
 
 use super::PostgresOptions;
 use super::connect::{Connector, quoted_text};
-use super::driver::PgConnection;
+use super::driver::{PgConnection, WRITER_SETTINGS};
 use super::failpoints::Failpoint;
-use crate::sql::db::{TxControl, TxStatus, params};
+use crate::sql::db::{Params, TxControl, TxStatus, params};
 use crate::{StoreError, StoreResult};
 
 /// Batches and commits whose rows are kept. Older rows are deleted now and then.
 const KEPT_ROWS: i64 = 1_000;
 
+/// Batches after which plans are made again: one that was made for a small table scans it, and the
+/// statistics of a table that grows are a minute old.
+const BATCHES_PER_PLAN: i64 = 256;
+
 const INSERT_BATCH: &str = "INSERT INTO batches (courier, boot, n) VALUES (?1, ?2, ?3)";
 
-/// Held by the transaction that writes.
-const LOCK_ORDER: &str = "SELECT pg_advisory_xact_lock(1297040201, hashtext(current_schema()))";
+/// Starts the transaction of a batch, marks it, and takes the lock that one writer holds at a time.
+pub(super) const START: &str = "
+    BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
+    SELECT set_config('monoco.batch', 'on', true),
+           pg_advisory_xact_lock(1297040201, hashtext(current_schema()))
+";
 
-const NEWEST_COMMIT: &str = "SELECT seq, numbers, book FROM commits ORDER BY seq DESC LIMIT 1";
+/// Like [`START`], in a transaction that was started.
+pub(super) const TAKE_ORDER: &str = "
+    SELECT set_config('monoco.batch', 'on', true),
+           pg_advisory_xact_lock(1297040201, hashtext(current_schema()))
+";
+
+pub(super) const NEWEST_COMMIT: &str =
+    "SELECT seq, numbers, book FROM commits ORDER BY seq DESC LIMIT 1";
 const INSERT_COMMIT: &str = "INSERT INTO commits (seq, numbers, book) VALUES (?1, ?2, ?3)";
 const DELETE_COMMITS: &str = "DELETE FROM commits WHERE seq <= ?1";
 const DELETE_BATCHES: &str = "DELETE FROM batches WHERE courier = ?1 AND boot = ?2 AND n < ?3";
 
-const NO_PARAMS: [i64; 0] = [];
+/// Batches that wait for their lock before they run, after another courier has committed.
+const BATCHES_AFTER_OTHERS: u32 = 32;
 
 /// How a batch starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +83,22 @@ pub(crate) enum OtherCommits {
     AddressBook,
 }
 
+/// The newest row of the table `commits`.
+#[derive(Debug, Default)]
+pub(super) struct NewestCommit {
+    seq: i64,
+    /// Largest numbers of tables.
+    numbers: String,
+    /// The newest commit that changed the address book.
+    book: i64,
+}
+
+impl NewestCommit {
+    pub(super) fn read(row: &tokio_postgres::Row) -> Result<Self, tokio_postgres::Error> {
+        Ok(Self { seq: row.try_get(0)?, numbers: row.try_get(1)?, book: row.try_get(2)? })
+    }
+}
+
 /// The batches of one writer.
 #[derive(Debug)]
 pub(super) struct Batches {
@@ -75,6 +114,12 @@ pub(super) struct Batches {
     unknown: Cell<bool>,
     /// The number of changed rows when the batch started.
     changes: Cell<u64>,
+    /// The number of next batches that wait for their lock before they run.
+    waiting: Cell<u32>,
+    /// Whether the row of the current batch is inserted already.
+    marked: Cell<bool>,
+    /// The number of the batch before which plans were discarded.
+    planned: Cell<i64>,
 }
 
 impl PgConnection {
@@ -92,7 +137,11 @@ impl PgConnection {
             book: Cell::new(-1),
             unknown: Cell::new(false),
             changes: Cell::new(0),
+            waiting: Cell::new(0),
+            marked: Cell::new(false),
+            planned: Cell::new(0),
         };
+        db.run_script(WRITER_SETTINGS)?;
         // Rows of earlier processes of this courier, which do not ask any more.
         db.run_script(&format!(
             "DELETE FROM batches WHERE courier = {} AND boot <> {}",
@@ -103,48 +152,70 @@ impl PgConnection {
         Ok(db)
     }
 
-    /// Starts the transaction of a batch.
-    pub(crate) fn begin_batch(&self) -> StoreResult<BatchStart> {
+    /// Starts the transaction of a batch. Unless the caller wants to be `certain`, the start is
+    /// sent with the first statement that reads, or with all others: it is assumed that no other
+    /// courier has committed. When one has, the transaction is aborted, and must be run again.
+    pub(crate) fn begin_batch(&self, certain: bool) -> StoreResult<BatchStart> {
         let Some(batches) = &self.batches else {
             self.control(TxControl::Begin)?;
             return Ok(BatchStart::Started { others: OtherCommits::AddressBook });
         };
-        let Batches { courier, boot, n, commit, book, unknown, changes } = batches;
+        let Batches { courier, boot, n, commit, book, unknown, .. } = batches;
+        let Batches { changes, waiting, marked, planned, .. } = batches;
         self.reach(Failpoint::BeforeOrder);
+        if n.get() - planned.get() >= BATCHES_PER_PLAN && self.is_connected() {
+            self.run_script("DISCARD PLANS")?;
+            planned.set(n.get());
+        }
+        changes.set(self.total_changes());
+        let is_known = commit.get() >= 0 && !unknown.get() && self.is_connected();
+        marked.set(false);
+        if !certain && is_known && waiting.get() == 0 {
+            self.start_later();
+            self.start_deferring();
+            return Ok(BatchStart::Started { others: OtherCommits::None });
+        }
         let batch = params![courier, boot, n.get()];
-        let newest = match self.begin_with(&[
-            (INSERT_BATCH, &batch),
-            (LOCK_ORDER, &NO_PARAMS),
-            (NEWEST_COMMIT, &NO_PARAMS),
-        ]) {
+        // Waits for an older transaction with the same number, whose commit is unknown.
+        let marker = unknown.get().then_some((INSERT_BATCH, &batch as &dyn Params));
+        let newest = match self.start_now(marker) {
             Err(error) if self.status() == TxStatus::Aborted => {
                 let committed = self.is_committed()?;
                 return if committed { Ok(BatchStart::Committed) } else { Err(error) };
             }
             newest => newest?,
         };
-        let newest = newest.map(|row| (row.try_get(0), row.try_get(1), row.try_get(2)));
-        let (seq, numbers, newest_book): (i64, String, i64) = match newest {
-            Some((Ok(seq), Ok(numbers), Ok(book))) => (seq, numbers, book),
-            _ => (0, String::new(), 0),
-        };
-        let others = match (seq == commit.get(), newest_book == book.get()) {
+        let others = match (newest.seq == commit.get(), newest.book == book.get()) {
             (true, _) => OtherCommits::None,
             (false, true) => OtherCommits::Rows,
             (false, false) => OtherCommits::AddressBook,
         };
-        match others {
-            OtherCommits::None => {}
-            // As SQLite does at a start: the largest rows may be deleted.
-            _ if commit.get() < 0 => self.forget_numbers(),
-            _ => self.set_numbers(&numbers),
+        waiting.set(match others {
+            OtherCommits::None => waiting.get().saturating_sub(1),
+            _ => BATCHES_AFTER_OTHERS,
+        });
+        // As SQLite does at a start: the largest rows may be deleted.
+        if commit.get() < 0 {
+            self.forget_numbers();
+        } else {
+            self.set_numbers(&newest.numbers);
         }
-        commit.set(seq);
-        book.set(newest_book);
-        unknown.set(false);
-        changes.set(self.total_changes());
+        commit.set(newest.seq);
+        book.set(newest.book);
+        marked.set(unknown.replace(false));
         self.start_deferring();
         Ok(BatchStart::Started { others })
+    }
+
+    /// Checks that no other courier has committed since the last batch.
+    pub(super) fn check_newest(&self, newest: &NewestCommit) -> StoreResult<()> {
+        match &self.batches {
+            Some(batches) if newest.seq != batches.commit.get() => {
+                batches.waiting.set(BATCHES_AFTER_OTHERS);
+                Err(self.abort("another courier has committed"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Ends a transaction that could not start. Returns whether the reason is that the batch was
@@ -166,25 +237,27 @@ impl PgConnection {
     /// Commits the transaction of a batch, which has changed the `address_book` or not.
     pub(crate) fn commit_batch(&self, address_book: bool) -> StoreResult<()> {
         let Some(batches) = &self.batches else { return self.control(TxControl::Commit) };
-        let Batches { courier, boot, n, commit, book, unknown, changes } = batches;
+        let Batches { courier, boot, n, commit, book, unknown, changes, marked, .. } = batches;
         if changes.get() == self.total_changes() {
             // Nothing to keep, and no sync to wait for.
             return self.end_without_changes();
         }
         let (number, next) = (n.get(), commit.get() + 1);
         let next_book = if address_book { next } else { book.get() };
+        // Fails when another courier has committed, and this batch has not waited for its lock.
         self.execute(INSERT_COMMIT, &params![next, self.numbers_text(), next_book])?;
+        if !marked.replace(false) {
+            self.execute(INSERT_BATCH, &params![courier, boot, number])?;
+        }
         if next % KEPT_ROWS == 0 {
             self.execute(DELETE_COMMITS, &[next - KEPT_ROWS])?;
         }
         if number % KEPT_ROWS == 0 {
             self.execute(DELETE_BATCHES, &params![courier, boot, number])?;
         }
-        // All that can be rejected is sent before the commit, whose answer can be lost.
-        self.send_pending()?;
         self.reach(Failpoint::BeforeCommit);
         unknown.set(true);
-        let committed = self.commit("COMMIT");
+        let committed = self.commit_with_pending();
         if self.status() == TxStatus::Aborted {
             // The server has answered that it did not commit.
             unknown.set(false);
@@ -199,6 +272,16 @@ impl PgConnection {
         commit.set(next);
         book.set(next_book);
         Ok(())
+    }
+
+    /// Ends the transaction of a batch that has changed nothing. Its results are valid when no other
+    /// courier has committed before its start.
+    fn end_without_changes(&self) -> StoreResult<()> {
+        if self.cancel_start() {
+            let newest = self.newest_commit()?;
+            return self.check_newest(&newest).inspect_err(|_| self.end_aborted());
+        }
+        self.end_reading()
     }
 
     /// Makes one more commit after a commit was found, so that both are on a standby.
@@ -216,6 +299,11 @@ impl PgConnection {
         unknown.set(false);
         n.set(n.get() + 1);
         Ok(())
+    }
+
+    /// Whether other couriers have committed shortly before.
+    pub(crate) fn takes_turns(&self) -> bool {
+        self.batches.as_ref().is_some_and(|batches| batches.waiting.get() > 0)
     }
 
     /// Whether it is unknown if the last batch is committed.

@@ -39,6 +39,7 @@ const SETTINGS: &str = "
     SET lock_timeout = 0;
     SET statement_timeout = 0;
     SET default_transaction_read_only = off;
+    SET jit = off;
 ";
 
 /// How the sessions of one store are opened.

@@ -31,6 +31,9 @@ pub(super) const NUMBERED_TABLES: [(&str, &str); 15] = [
     ("send_decisions", "seq"),
 ];
 
+/// The table whose rows are changed once in a batch, each by a statement that inserts or updates.
+const COUNTS: &str = "counts";
+
 /// Other functions of the two databases with the same result.
 const FUNCTIONS: [(&str, &str); 1] = [(
     "json_group_array(json_array(p.part, p.external_msg_id))",
@@ -54,11 +57,11 @@ pub(super) struct Translation {
 }
 
 impl Translation {
-    /// The statement for many rows of parameters, with an array for each parameter. `None` when
-    /// it must be run for each row.
-    pub(super) fn many_rows(&self, types: &[Type]) -> Option<String> {
-        self.table.as_ref()?;
-        let arrays: Option<Vec<_>> = (1..)
+    /// The statement for many rows of parameters, with an array for each parameter. The first
+    /// array is the parameter `first`. `None` when it must be run for each row.
+    pub(super) fn many_rows(&self, types: &[Type], first: usize) -> Option<String> {
+        self.table.as_ref().filter(|_| !types.is_empty())?;
+        let arrays: Option<Vec<_>> = (first..)
             .zip(types)
             .map(|(n, element)| Some(format!("${n}::{}", array_type(element)?)))
             .collect();
@@ -67,11 +70,36 @@ impl Translation {
         self.insert_of_many(&rows).or_else(|| self.update_of_many(&rows))
     }
 
+    /// The statement with other numbers for its parameters: `$1` becomes the parameter `first`.
+    pub(super) fn renumbered(&self, first: usize) -> String {
+        let mut parts = self.text.split('$');
+        let mut text = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let digits = part.len() - part.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+            let (number, rest) = part.split_at(digits);
+            text.push('$');
+            match number.parse::<usize>() {
+                Ok(number) => text.push_str(&(number + first - 1).to_string()),
+                Err(_) => text.push_str(number),
+            }
+            text.push_str(rest);
+        }
+        text
+    }
+
+    /// Whether a statement changes rows.
+    pub(super) fn is_write(&self) -> bool {
+        let text = self.text.trim_start();
+        ["INSERT ", "UPDATE ", "DELETE "].iter().any(|word| text.starts_with(word))
+    }
+
     /// An insert of many rows, unless it can change a row that exists.
     fn insert_of_many(&self, rows: &str) -> Option<String> {
         let (insert, rest) = self.text.split_once("VALUES (")?;
         let (row, conflict) = split_at_closing(rest)?;
-        let ignores = conflict.contains("DO NOTHING") || conflict.trim().is_empty();
+        let ignores = conflict.contains("DO NOTHING")
+            || conflict.trim().is_empty()
+            || self.table.as_deref() == Some(COUNTS);
         if !insert.trim_start().starts_with("INSERT INTO ") || !ignores {
             return None;
         }
@@ -265,14 +293,15 @@ mod tests {
         );
         let types = [Type::INT8, Type::TEXT];
         assert_eq!(
-            insert.many_rows(&types).unwrap(),
+            insert.many_rows(&types, 1).unwrap(),
             "INSERT INTO notes (a, b, c) SELECT new.p1, coalesce(new.p2, new.p11), 0 \
-             FROM unnest($1::BIGINT[], $2::TEXT[]) AS new(p1, p2) ON CONFLICT DO NOTHING"
+             FROM unnest($1::BIGINT[], $2::TEXT[] COLLATE \"C\") AS new(p1, p2) ON CONFLICT DO NOTHING"
         );
         let update = translate("UPDATE notes SET a = a + ?2 WHERE seq = ?1 AND b = 3");
         assert_eq!(
-            update.many_rows(&types).unwrap(),
-            "UPDATE notes SET a = a + new.p2 FROM unnest($1::BIGINT[], $2::TEXT[]) AS new(p1, p2) \
+            update.many_rows(&types, 4).unwrap(),
+            "UPDATE notes SET a = a + new.p2 \
+             FROM unnest($4::BIGINT[], $5::TEXT[] COLLATE \"C\") AS new(p1, p2) \
              WHERE seq = new.p1 AND b = 3"
         );
         for (sql, table) in [
@@ -288,8 +317,15 @@ mod tests {
         ] {
             let found = translate(sql);
             assert_eq!(found.table.as_deref(), table, "{sql}");
-            assert_eq!(found.many_rows(&types), None, "{sql}");
+            assert_eq!(found.many_rows(&types, 1), None, "{sql}");
         }
+    }
+
+    #[test]
+    fn parameters_of_a_statement_can_start_at_another_number() {
+        let found = translate("UPDATE notes SET a = ?12, b = '$' WHERE a = ?1 AND c = ?2");
+        let expected = "UPDATE notes SET a = $15, b = '$' WHERE a = $4 AND c = $5";
+        assert_eq!(found.renumbered(4), expected);
     }
 
     /// A row without a number is rejected by PostgreSQL, while SQLite gives it one.

@@ -14,12 +14,12 @@ use std::sync::atomic::Ordering;
 
 use bytes::BytesMut;
 use futures_util::TryStreamExt;
-use futures_util::future::{join, join_all};
+use futures_util::future::{OptionFuture, join, join3};
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{SimpleQueryMessage, Statement};
 
-use super::batches::Batches;
+use super::batches::{Batches, NEWEST_COMMIT, NewestCommit, START, TAKE_ORDER};
 use super::connect::{Connector, PgFailure, PgSession, failure, store_error};
 use super::dialect::{self, NUMBERED_TABLES, Translation};
 use super::pending::PendingWrites;
@@ -28,6 +28,19 @@ use crate::{StoreError, StoreResult};
 
 /// Starts a transaction that writes.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
+
+/// Settings of the session that writes. Its statements find a few rows by indexes, and a plan is
+/// kept: one that was made for an empty table must not scan the table when it has grown, and planning
+/// a query with seven tables takes longer than running it.
+pub(super) const WRITER_SETTINGS: &str = "
+    SET plan_cache_mode = force_generic_plan;
+    SET enable_seqscan = off;
+    SET enable_hashjoin = off;
+    SET enable_mergejoin = off;
+";
+
+/// Rows that are fetched in one part. A power of two.
+const MAX_PART: usize = 1 << 20;
 
 /// Prepared statements of one connection. Beyond that, all are prepared again.
 const MAX_STATEMENTS: usize = 1_000;
@@ -47,6 +60,10 @@ pub(crate) struct PgConnection {
     changes: Cell<u64>,
     /// Whether statements are deferred: in a batch without savepoints.
     deferring: Cell<bool>,
+    /// Whether the start of the transaction is deferred as well.
+    is_start_pending: Cell<bool>,
+    /// Whether the server has ended the transaction that is aborted.
+    is_ended: Cell<bool>,
     pending: RefCell<PendingWrites>,
     /// Only of a writer.
     pub(super) batches: Option<Batches>,
@@ -57,6 +74,8 @@ pub(crate) struct PgConnection {
 pub(super) struct PreparedStatement {
     pub(super) statement: Statement,
     pub(super) translation: Translation,
+    /// Whether many rows of parameters can be sent in arrays.
+    pub(super) in_arrays: bool,
 }
 
 impl std::fmt::Debug for PgConnection {
@@ -87,6 +106,8 @@ impl PgConnection {
             status: Cell::new(TxStatus::None),
             changes: Cell::new(0),
             deferring: Cell::new(false),
+            is_start_pending: Cell::new(false),
+            is_ended: Cell::new(false),
             pending: RefCell::default(),
             batches: None,
         };
@@ -100,6 +121,9 @@ impl PgConnection {
         let session = self.wait(self.connector.connect()).map_err(|error| store_error(&error))?;
         *self.session.borrow_mut() = Some(session);
         self.status.set(TxStatus::None);
+        if self.batches.is_some() {
+            self.run_script(WRITER_SETTINGS)?;
+        }
         Ok(())
     }
 
@@ -109,6 +133,8 @@ impl PgConnection {
         self.statements.borrow_mut().clear();
         self.forget_numbers();
         self.stop_deferring();
+        self.is_start_pending.set(false);
+        self.is_ended.set(false);
         self.status.set(TxStatus::Lost);
     }
 
@@ -162,7 +188,8 @@ impl PgConnection {
         let statement = statement.inspect_err(|error| {
             tracing::debug!(%error, sql = translation.text, "cannot prepare statement");
         })?;
-        let prepared = Arc::new(PreparedStatement { statement, translation });
+        let in_arrays = translation.many_rows(statement.params(), 1).is_some();
+        let prepared = Arc::new(PreparedStatement { statement, translation, in_arrays });
         let mut statements = self.statements.borrow_mut();
         if statements.len() >= MAX_STATEMENTS {
             statements.clear();
@@ -287,22 +314,84 @@ impl PgConnection {
         last: impl AsyncFnOnce(&PgSession) -> Result<T, tokio_postgres::Error>,
     ) -> StoreResult<T> {
         let pending = self.pending.take();
-        if pending.is_empty() {
+        let starts = self.is_start_pending.get();
+        if pending.is_empty() && !starts {
             return self.with_session(last);
         }
         let writes = pending.prepare(|sql| self.prepared(sql))?;
-        let (as_expected, found) = self.with_session(async |session| {
-            // In this order: the first poll of each sends its statement.
-            let (written, found) = join(writes.send(&session.client), last(session)).await;
+        let newest = if starts { Some(self.prepared(NEWEST_COMMIT)?) } else { None };
+        self.is_start_pending.set(false);
+        let (newest, found) = self.with_session(async |session| {
+            // In this order: the first poll of each sends its statements.
+            let start =
+                OptionFuture::from(newest.as_deref().map(|newest| lock(session, START, newest)));
+            let sent = join3(start, writes.send(&session.client), last(session)).await;
             // The first error is the reason for those after it.
-            Ok((written?, found?))
+            let newest = sent.0.transpose()?;
+            sent.1?;
+            Ok((newest, sent.2?))
         })?;
-        if !as_expected {
-            self.status.set(TxStatus::Aborted);
-            let why = "a row that was to be changed has changed";
-            return Err(StoreError::Unavailable(why.to_owned()));
-        }
+        newest.map_or(Ok(()), |newest| self.check_newest(&newest))?;
         Ok(found)
+    }
+
+    /// Sends the deferred statements and `COMMIT` without waiting in between.
+    ///
+    /// # Errors
+    ///
+    /// When the status is `Aborted` then, nothing is committed. When it is `Lost`, also after a
+    /// warning of the server, it is unknown whether the transaction is committed and on a standby.
+    pub(super) fn commit_with_pending(&self) -> StoreResult<()> {
+        let starts = self.is_start_pending.get();
+        let writes = self.pending.take().prepare(|sql| self.prepared(sql))?;
+        self.is_start_pending.set(false);
+        self.deferring.set(false);
+        self.clear_warning();
+        let committed = self.with_session(async |session| {
+            let client = &session.client;
+            // In this order: the first poll of each sends its statements.
+            let start = OptionFuture::from(starts.then(|| client.batch_execute(START)));
+            let sent = join3(start, writes.send(client), client.batch_execute("COMMIT")).await;
+            // After an error the commit is a rollback.
+            sent.0.transpose()?;
+            sent.1?;
+            sent.2
+        });
+        self.is_ended.set(true);
+        committed?;
+        self.check_commit()
+    }
+
+    /// Defers the start of a transaction until it is needed.
+    pub(super) fn start_later(&self) {
+        self.is_start_pending.set(true);
+        self.is_ended.set(false);
+        self.status.set(TxStatus::Open);
+    }
+
+    /// Ends a transaction whose start was not sent. Returns `false` when there is none.
+    pub(super) fn cancel_start(&self) -> bool {
+        let is_pending = self.is_start_pending.replace(false);
+        if is_pending {
+            self.stop_deferring();
+            self.status.set(TxStatus::None);
+        }
+        is_pending
+    }
+
+    /// Says that the server has ended the transaction.
+    pub(super) fn end_aborted(&self) {
+        self.is_ended.set(true);
+    }
+
+    /// Marks the transaction as one that must be run again.
+    pub(super) fn abort(&self, why: &str) -> StoreError {
+        self.status.set(TxStatus::Aborted);
+        StoreError::Unavailable(why.to_owned())
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.session.borrow().is_some()
     }
 
     /// Defers statements from now on, in a transaction that was started.
@@ -313,6 +402,24 @@ impl PgConnection {
     fn stop_deferring(&self) {
         self.deferring.set(false);
         self.pending.take();
+    }
+
+    fn clear_warning(&self) {
+        if let Some(session) = &*self.session.borrow() {
+            session.warned.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Checks that the server has committed without a warning.
+    fn check_commit(&self) -> StoreResult<()> {
+        self.status.set(TxStatus::None);
+        let warned = |session: &PgSession| session.warned.load(Ordering::SeqCst);
+        if self.session.borrow().as_ref().is_some_and(warned) {
+            self.status.set(TxStatus::Lost);
+            let why = "PostgreSQL committed with a warning; see the log";
+            return Err(StoreError::Unavailable(why.to_owned()));
+        }
+        Ok(())
     }
 
     /// Calls `visit` for the rows of a query. When the caller can stop early, the rows are fetched
@@ -333,15 +440,19 @@ impl PgConnection {
             }
             return Ok(());
         }
-        let count = params.count();
-        let part_sql = format!("{sql} LIMIT ?{} OFFSET ?{}", count + 1, count + 2);
-        let mut size = expected.max(1);
-        let mut offset = 0;
+        // Limits are a part of the text, so that a plan is made for them, and powers of two, so
+        // that there are few texts.
+        let mut size = expected.clamp(1, MAX_PART).next_power_of_two();
+        let mut offset = 0_usize;
         loop {
+            let part_sql = match offset {
+                0 => format!("{sql} LIMIT {size}"),
+                _ => format!("{sql} LIMIT {size} OFFSET ?{}", params.count() + 1),
+            };
             let mut part = values(params, None);
-            part.extend(
-                [size, offset].map(|n| SqlValue::Integer(n.try_into().unwrap_or(i64::MAX))),
-            );
+            if offset > 0 {
+                part.push(SqlValue::Integer(offset.try_into().unwrap_or(i64::MAX)));
+            }
             let rows = self.query(&part_sql, part)?;
             let is_last = rows.len() < size;
             for row in rows {
@@ -352,7 +463,7 @@ impl PgConnection {
             if is_last {
                 return Ok(());
             }
-            (offset, size) = (offset.saturating_add(size), size.saturating_mul(2));
+            (offset, size) = (offset.saturating_add(size), (size * 2).min(MAX_PART));
         }
     }
 
@@ -390,6 +501,9 @@ impl PgConnection {
         match statement {
             TxControl::Rollback | TxControl::Undo => {
                 self.forget_numbers();
+                if self.cancel_start() {
+                    return Ok(());
+                }
                 self.stop_deferring();
             }
             // An error must be that of the command in the savepoint.
@@ -399,43 +513,53 @@ impl PgConnection {
             }
             TxControl::Begin | TxControl::BeginRead | TxControl::Release => {}
         }
-        self.run_script(sql)?;
+        let is_ended = self.is_ended.replace(false);
+        if !(is_ended && matches!(statement, TxControl::Rollback)) {
+            self.run_script(sql)?;
+        }
         self.status.set(status);
         Ok(())
     }
 
     /// Ends a transaction that has changed nothing.
-    pub(super) fn end_without_changes(&self) -> StoreResult<()> {
+    pub(super) fn end_reading(&self) -> StoreResult<()> {
         self.stop_deferring();
         self.run_script("ROLLBACK")?;
         self.status.set(TxStatus::None);
         Ok(())
     }
 
-    /// Starts a transaction that writes, and runs statements in it without waiting in between.
-    /// Returns the first row that the last one has selected.
-    pub(super) fn begin_with(
+    /// Starts the transaction of a batch, and runs `first` before its lock is taken. Returns the
+    /// newest commit.
+    pub(super) fn start_now(
         &self,
-        statements: &[(&str, &dyn Params)],
-    ) -> StoreResult<Option<tokio_postgres::Row>> {
-        let prepared = statements.iter().map(|(sql, _)| self.prepared(sql));
-        let prepared: Vec<_> = prepared.collect::<StoreResult<_>>()?;
-        let row = self.with_session(async |session| {
+        first: Option<(&str, &dyn Params)>,
+    ) -> StoreResult<NewestCommit> {
+        let first = match first {
+            Some((sql, params)) => Some((self.prepared(sql)?, values(params, None))),
+            None => None,
+        };
+        let newest = self.prepared(NEWEST_COMMIT)?;
+        self.is_ended.set(false);
+        let newest = self.with_session(async |session| {
+            let client = &session.client;
+            let Some((first, values)) = first else { return lock(session, START, &newest).await };
             // In this order: the first poll of each sends its statement.
-            let begin = session.client.batch_execute(BEGIN);
-            let sent =
-                join_all(prepared.iter().zip(statements).map(async |(prepared, (_, params))| {
-                    let values = values(*params, None);
-                    let rows = session.client.query_raw(&prepared.statement, values).await?;
-                    rows.try_collect::<Vec<_>>().await
-                }));
-            let (begun, answers) = join(begin, sent).await;
-            begun?;
-            let answers: Vec<_> = answers.into_iter().collect::<Result<_, _>>()?;
-            Ok(answers.into_iter().next_back().and_then(|rows| rows.into_iter().next()))
+            let begin = client.batch_execute(BEGIN);
+            let first = client.execute_raw(&first.statement, values);
+            let sent = join3(begin, first, lock(session, TAKE_ORDER, &newest)).await;
+            sent.0?;
+            sent.1?;
+            sent.2
         })?;
         self.status.set(TxStatus::Open);
-        Ok(row)
+        Ok(newest)
+    }
+
+    /// Reads the newest commit, without a transaction.
+    pub(super) fn newest_commit(&self) -> StoreResult<NewestCommit> {
+        let newest = self.prepared(NEWEST_COMMIT)?;
+        self.with_session(async |session| read_newest(session, &newest).await)
     }
 
     /// Runs `script`, which starts a transaction.
@@ -452,19 +576,10 @@ impl PgConnection {
     /// After an error, and after a warning of the server, it is unknown whether the transaction is
     /// committed and on a standby.
     pub(super) fn commit(&self, script: &str) -> StoreResult<()> {
-        if let Some(session) = &*self.session.borrow() {
-            session.warned.store(false, Ordering::SeqCst);
-        }
+        self.clear_warning();
         self.stop_deferring();
         self.run_script(script)?;
-        self.status.set(TxStatus::None);
-        let warned = |session: &PgSession| session.warned.load(Ordering::SeqCst);
-        if self.session.borrow().as_ref().is_some_and(warned) {
-            self.status.set(TxStatus::Lost);
-            let why = "PostgreSQL committed with a warning; see the log";
-            return Err(StoreError::Unavailable(why.to_owned()));
-        }
-        Ok(())
+        self.check_commit()
     }
 
     pub(crate) fn status(&self) -> TxStatus {
@@ -474,6 +589,29 @@ impl PgConnection {
     pub(crate) fn total_changes(&self) -> u64 {
         self.changes.get()
     }
+}
+
+/// Runs `script`, which takes the lock of the writers, and reads the newest commit.
+async fn lock(
+    session: &PgSession,
+    script: &str,
+    newest: &PreparedStatement,
+) -> Result<NewestCommit, tokio_postgres::Error> {
+    // In this order: the first poll of each sends its statement.
+    let (locked, found) =
+        join(session.client.batch_execute(script), read_newest(session, newest)).await;
+    locked?;
+    found
+}
+
+async fn read_newest(
+    session: &PgSession,
+    newest: &PreparedStatement,
+) -> Result<NewestCommit, tokio_postgres::Error> {
+    let no_values: [i64; 0] = [];
+    let rows = session.client.query_raw(&newest.statement, no_values).await?;
+    let rows: Vec<_> = rows.try_collect().await?;
+    rows.first().map_or(Ok(NewestCommit::default()), NewestCommit::read)
 }
 
 fn values<'p>(params: &'p dyn Params, number: Option<i64>) -> Vec<SqlValue<'p>> {

@@ -1,9 +1,9 @@
 //! Statements that are sent together with the next one that reads.
 //!
 //! Rows that a statement inserts are sent as one statement with arrays, if no other statement on
-//! the same table is between them, and so are updates of different rows. So a batch of dispatches
-//! inserts its objects with one statement, and its records with another. No table refers to another
-//! one, so that the order of statements on different tables does not matter.
+//! the same table is between them, and so are updates of different rows. No table refers to another
+//! one, so that the order of statements on different tables does not matter, and they become the parts
+//! of one statement. So a batch of dispatches inserts its objects, records and events with one.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,6 +20,9 @@ use crate::sql::db::SqlValue;
 const MAX_ROWS: usize = 4_096;
 const MAX_BYTES: usize = 4 << 20;
 
+/// Whether the session is in a transaction that has the lock of the writers.
+const IN_BATCH: &str = "current_setting('monoco.batch', true) = 'on'";
+
 /// Deferred statements, in the order in which they are sent.
 #[derive(Debug, Default)]
 pub(super) struct PendingWrites {
@@ -33,7 +36,7 @@ pub(super) struct PendingWrites {
 struct PendingWrite {
     prepared: Arc<PreparedStatement>,
     rows: Vec<Vec<OwnedValue>>,
-    /// The number of rows that one run must change.
+    /// The number of rows that it must change for each row of parameters.
     expected: Option<u64>,
     /// The numbers of the rows that an update changes.
     updated: HashSet<i64>,
@@ -47,9 +50,6 @@ enum OwnedValue {
     Text(String),
     Blob(Vec<u8>),
 }
-
-/// Deferred statements, and the same statements with arrays.
-pub(super) struct PreparedWrites(Vec<(PendingWrite, Option<Arc<PreparedStatement>>)>);
 
 impl OwnedValue {
     fn new(value: &SqlValue<'_>) -> Self {
@@ -119,75 +119,117 @@ impl PendingWrites {
         self.rows >= MAX_ROWS || self.bytes >= MAX_BYTES
     }
 
-    /// Prepares the statements with arrays.
+    /// Prepares the statements, as few as possible.
     pub(super) fn prepare(
         self,
         prepare: impl Fn(&str) -> StoreResult<Arc<PreparedStatement>>,
     ) -> StoreResult<PreparedWrites> {
-        let writes = self.writes.into_iter().map(|write| {
-            let many = if write.rows.len() > 1 {
-                let types = write.prepared.statement.params();
-                let sql = write.prepared.translation.many_rows(types);
-                sql.map(|sql| prepare(&sql)).transpose()?
-            } else {
-                None
-            };
-            Ok((write, many))
-        });
-        writes.collect::<StoreResult<_>>().map(PreparedWrites)
+        let mut groups: Vec<WriteGroup> = Vec::new();
+        for write in self.writes.into_iter().flat_map(PendingWrite::split) {
+            match groups.last_mut().filter(|group| group.accepts(&write)) {
+                Some(group) => group.0.push(write),
+                None => groups.push(WriteGroup(vec![write])),
+            }
+        }
+        let prepared = groups.into_iter().map(|group| Ok((prepare(&group.sql())?, group)));
+        prepared.collect::<StoreResult<_>>().map(PreparedWrites)
     }
-}
-
-impl PreparedWrites {
-    /// Sends all statements at the first poll. Returns whether they have changed as many rows as
-    /// expected.
-    pub(super) async fn send(&self, client: &Client) -> Result<bool, tokio_postgres::Error> {
-        let sent = self.0.iter().flat_map(|(write, many)| write.parts(many.as_ref()));
-        let answers = join_all(sent.map(|part| part.send(client))).await;
-        let answers: Result<Vec<bool>, _> = answers.into_iter().collect();
-        Ok(answers?.into_iter().all(|as_expected| as_expected))
-    }
-}
-
-/// What is sent of one deferred statement.
-struct WritePart<'w> {
-    statement: &'w PreparedStatement,
-    rows: &'w [Vec<OwnedValue>],
-    expected: Option<u64>,
-    in_arrays: bool,
 }
 
 impl PendingWrite {
-    fn parts<'w>(&'w self, many: Option<&'w Arc<PreparedStatement>>) -> Vec<WritePart<'w>> {
-        let (statement, expected) = (&*self.prepared, self.expected);
-        match many {
-            Some(many) => {
-                let expected = expected.map(|rows| rows * self.rows.len() as u64);
-                vec![WritePart { statement: many, rows: &self.rows, expected, in_arrays: true }]
-            }
-            None => {
-                let rows = self.rows.chunks(1);
-                rows.map(|rows| WritePart { statement, rows, expected, in_arrays: false }).collect()
-            }
+    /// A write for each row, unless the rows can be sent in arrays.
+    fn split(self) -> Vec<Self> {
+        if self.rows.len() < 2 || self.prepared.in_arrays {
+            return vec![self];
         }
+        let Self { prepared, rows, expected, .. } = self;
+        let one = |row| {
+            let (prepared, updated) = (Arc::clone(&prepared), HashSet::new());
+            Self { prepared, rows: vec![row], expected, updated }
+        };
+        rows.into_iter().map(one).collect()
+    }
+
+    /// The statement with parameters from `first` on, and the number of rows that it must change.
+    fn sql(&self, first: usize) -> (String, Option<String>) {
+        let PreparedStatement { statement, translation, .. } = &*self.prepared;
+        match translation.many_rows(statement.params(), first) {
+            Some(sql) => {
+                let expected = |rows| format!("{rows} * cardinality(${first})");
+                (sql, self.expected.map(expected))
+            }
+            None => (translation.renumbered(first), self.expected.map(|rows| rows.to_string())),
+        }
+    }
+
+    fn values(&self) -> Vec<Box<dyn ToSql + Sync + '_>> {
+        let PreparedStatement { statement, in_arrays, .. } = &*self.prepared;
+        let columns = 0..statement.params().len();
+        let value = |at: usize| -> Box<dyn ToSql + Sync + '_> {
+            let mut column = self.rows.iter().map(|row| row[at].as_value());
+            match in_arrays {
+                true => Box::new(column.collect::<Vec<_>>()),
+                false => Box::new(column.next()),
+            }
+        };
+        columns.map(value).collect()
     }
 }
 
-impl WritePart<'_> {
-    async fn send(self, client: &Client) -> Result<bool, tokio_postgres::Error> {
-        let Self { statement, rows, expected, in_arrays } = self;
-        let statement = &statement.statement;
-        let changed = if in_arrays {
-            let columns = 0..statement.params().len();
-            let column = |at: usize| rows.iter().map(|row| row[at].as_value()).collect::<Vec<_>>();
-            let arrays: Vec<Vec<SqlValue<'_>>> = columns.map(column).collect();
-            let arrays = arrays.iter().map(|column| column as &(dyn ToSql + Sync));
-            client.execute_raw(statement, arrays).await?
-        } else {
-            let values = rows.iter().flatten().map(OwnedValue::as_value);
-            client.execute_raw(statement, values.collect::<Vec<_>>()).await?
-        };
-        Ok(expected.is_none_or(|expected| expected == changed))
+/// Writes of different tables, which are sent as one statement: each one costs the server and this
+/// process a message and its answer.
+struct WriteGroup(Vec<PendingWrite>);
+
+impl WriteGroup {
+    /// Whether the result does not depend on the order of a write and those of the group.
+    fn accepts(&self, write: &PendingWrite) -> bool {
+        let table = |write: &PendingWrite| write.prepared.translation.table.clone();
+        table(write).is_some()
+            && self.0.iter().all(|other| table(other).is_some_and(|it| Some(it) != table(write)))
+    }
+
+    /// All writes as parts of one query. It fails by a division when one of them has changed
+    /// another number of rows than expected, and outside of a batch: the statement that starts a
+    /// batch is sent before, and can fail.
+    fn sql(&self) -> String {
+        let (mut parts, mut conditions) = (Vec::new(), vec![IN_BATCH.to_owned()]);
+        let mut first = 1;
+        for (at, write) in self.0.iter().enumerate() {
+            let (sql, expected) = write.sql(first);
+            if !write.prepared.translation.is_write() {
+                return sql;
+            }
+            first += write.prepared.statement.params().len();
+            if let Some(expected) = expected {
+                parts.push(format!("w{at} AS ({sql} RETURNING 1)"));
+                conditions.push(format!("(SELECT count(*) FROM w{at}) = {expected}"));
+            } else {
+                parts.push(format!("w{at} AS ({sql})"));
+            }
+        }
+        format!(
+            "WITH {} SELECT 1 / (CASE WHEN {} THEN 1 ELSE 0 END)",
+            parts.join(", "),
+            conditions.join(" AND ")
+        )
+    }
+}
+
+/// Deferred statements that the server knows.
+pub(super) struct PreparedWrites(Vec<(Arc<PreparedStatement>, WriteGroup)>);
+
+impl PreparedWrites {
+    /// Sends all statements at the first poll.
+    ///
+    /// # Errors
+    ///
+    /// Also when a statement has changed another number of rows than expected.
+    pub(super) async fn send(&self, client: &Client) -> Result<(), tokio_postgres::Error> {
+        let sent = self.0.iter().map(async |(prepared, WriteGroup(writes))| {
+            let values = writes.iter().flat_map(PendingWrite::values);
+            client.execute_raw(&prepared.statement, values.collect::<Vec<_>>()).await
+        });
+        join_all(sent).await.into_iter().try_for_each(|answer| answer.map(drop))
     }
 }
 
@@ -196,7 +238,8 @@ pub(super) fn array_type(element: &Type) -> Option<&'static str> {
     match *element {
         Type::INT8 => Some("BIGINT[]"),
         Type::INT4 => Some("INTEGER[]"),
-        Type::TEXT => Some("TEXT[]"),
+        // As the columns, so that they can be compared.
+        Type::TEXT => Some("TEXT[] COLLATE \"C\""),
         Type::BYTEA => Some("BYTEA[]"),
         _ => None,
     }

@@ -47,6 +47,8 @@ pub(super) struct BulkTable {
     pub(super) rows_after: &'static str,
     /// Reads the key from such a row.
     pub(super) key: fn(&Row<'_>) -> RowResult<i64>,
+    /// Whether it is a view on PostgreSQL, which has an index on the rows.
+    pub(super) is_postgres_view: bool,
 }
 
 /// The entries of an index that are not in its table yet, as pairs of key and row.
@@ -173,6 +175,9 @@ impl BulkIndex {
 
     /// Adds the entry of a row that was just inserted.
     pub(super) fn add(&mut self, db: &Db, key: i64, row: i64) -> StoreResult<()> {
+        if self.table.is_postgres_view && db.as_postgres().is_some() {
+            return Ok(());
+        }
         // Rows up to `frozen_to` are not read again at the next start.
         if row <= self.frozen_to {
             return self.add_to_table(db, key, row);

@@ -85,14 +85,15 @@ impl Db {
         }
     }
 
-    /// Starts the transaction of a batch of commands.
-    pub(crate) fn begin(&self) -> StoreResult<BatchStart> {
+    /// Starts the transaction of a batch of commands. PostgreSQL can start it later and assume that
+    /// no other courier commits meanwhile, unless the caller wants to be `certain`.
+    pub(crate) fn begin(&self, certain: bool) -> StoreResult<BatchStart> {
         match &self.driver {
             Driver::Sqlite(db) => {
                 db.control(TxControl::Begin)?;
                 Ok(BatchStart::Started { others: OtherCommits::None })
             }
-            Driver::Postgres(db) => db.begin_batch(),
+            Driver::Postgres(db) => db.begin_batch(certain),
         }
     }
 

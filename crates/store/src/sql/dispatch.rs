@@ -76,30 +76,48 @@ fn check_author(
         let records = records::created(tx.db, object, &first)?;
         return duplicate(tx, object, first, records, now).map(DispatchCheck::Answered);
     }
-    let known = objects::find_in_tx(tx, &msg.id())?;
-    if let Some(object) = known
-        && let records = records::created(tx.db, object, &msg.id())?
-        && !records.is_empty()
-    {
-        insert_external_id(tx, request, object, now)?;
-        return duplicate(tx, object, msg.id(), records, now).map(DispatchCheck::Answered);
+    let assumed = objects::find_before_insert(tx, &msg.id())?;
+    if let Some(answer) = check_known(tx, request, assumed, now)? {
+        return Ok(answer);
     }
-
     let mut book = address_book::of_message(tx, msg, tunnel.as_ref())?;
     if unverified {
         book.distrust(msg.author());
     }
-    let (kind, outcome) = match route(msg, tunnel.as_ref(), &book)? {
-        Routing::Deliver(placements) => {
-            return Ok(DispatchCheck::New(ResolvedDispatch { known, placements }));
-        }
-        Routing::Blocked => (EventKind::Blocked, DispatchOutcome::Blocked),
+    let routing = route(msg, tunnel.as_ref(), &book);
+    if let Ok(Routing::Deliver(placements)) = routing {
+        return Ok(DispatchCheck::New(ResolvedDispatch { known: assumed, placements }));
+    }
+    // No insert follows, so that nothing may be assumed.
+    let known = objects::find_in_tx(tx, &msg.id())?;
+    if let Some(answer) = check_known(tx, request, known, now)? {
+        return Ok(answer);
+    }
+    let (kind, outcome) = match routing? {
         Routing::Dropped => (EventKind::Dropped, DispatchOutcome::Dropped),
+        _ => (EventKind::Blocked, DispatchOutcome::Blocked),
     };
     // The object is not stored, so that the message is accepted later if the operator lets
     // its author in.
     append_rejection(tx, kind, msg, now)?;
     Ok(DispatchCheck::Answered(DispatchResult { msg_id: msg.id(), outcome }))
+}
+
+/// Answers a message whose object `known` has records already.
+fn check_known(
+    tx: &mut Tx<'_>,
+    request: &DispatchRequest,
+    known: Option<i64>,
+    now: Timestamp,
+) -> StoreResult<Option<DispatchCheck>> {
+    let Some(object) = known else { return Ok(None) };
+    let msg_id = request.msg.id();
+    let records = records::created(tx.db, object, &msg_id)?;
+    if records.is_empty() {
+        return Ok(None);
+    }
+    insert_external_id(tx, request, object, now)?;
+    duplicate(tx, object, msg_id, records, now).map(|result| Some(DispatchCheck::Answered(result)))
 }
 
 /// Finds the external id of a message: its row and the row of the object that it became.

@@ -20,6 +20,7 @@ pub(super) const EXTERNAL_IDS: BulkTable = BulkTable {
     ",
     rows_after: "SELECT seq, external_id FROM external_ids WHERE seq > ?1",
     key: |row| row.get_str(1).map(hash_prefix),
+    is_postgres_view: false,
 };
 
 const HAS_ID: &str = "

@@ -1,6 +1,6 @@
 //! Objects: stored once, found by their hash.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -32,6 +32,7 @@ pub(super) const HASHES: BulkTable = BulkTable {
     ",
     rows_after: "SELECT seq, hash FROM objects WHERE seq > ?1",
     key: |row| row.get::<[u8; 32]>(1).map(|hash| hash_prefix(&hash)),
+    is_postgres_view: true,
 };
 
 const HAS_HASH: &str = "
@@ -81,10 +82,17 @@ const FIND_BY_HALF_HASH: &str = "
      WHERE h.hash_prefix = ?1 AND substr(o.hash, 1, 16) = ?2 AND o.kind = 'cymsg'
 ";
 
-/// All stored objects whose hashes start with one of some prefixes. Inserted objects are added, so
-/// that it stays complete in one transaction.
+/// What is known about objects by the start of their hashes, in one transaction.
 #[derive(Default)]
-pub(super) struct KnownObjects(HashMap<i64, Vec<KnownObject>>);
+pub(super) struct KnownObjects {
+    /// All stored objects whose hashes start with one of some prefixes. Inserted objects are added,
+    /// so that it stays complete.
+    known: HashMap<i64, Vec<KnownObject>>,
+    /// Prefixes of messages that are assumed not to be stored.
+    assumed_new: HashSet<i64>,
+    /// Objects that were inserted by such an assumption.
+    inserted: HashMap<[u8; 32], i64>,
+}
 
 struct KnownObject {
     hash: [u8; 32],
@@ -96,14 +104,22 @@ struct KnownObject {
 impl KnownObjects {
     /// Forgets all, at the end of a transaction and when an object is superseded.
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        *self = Self::default();
+    }
+
+    /// Assumes that messages are not stored. The insert of one that is fails.
+    pub(super) fn assume_new(&mut self, prefixes: impl Iterator<Item = i64>) {
+        self.assumed_new.extend(prefixes);
     }
 
     /// Adds an object that was inserted.
     fn insert(&mut self, id: &ObjId, seq: i64) {
-        if let Some(known) = self.0.get_mut(&hash_prefix(id.hash())) {
+        let prefix = hash_prefix(id.hash());
+        if let Some(known) = self.known.get_mut(&prefix) {
             let is_message = id.kind() == ObjKind::Msg;
             known.push(KnownObject { hash: *id.hash(), seq, superseded_by: None, is_message });
+        } else if self.assumed_new.contains(&prefix) {
+            self.inserted.insert(*id.hash(), seq);
         }
     }
 }
@@ -121,16 +137,16 @@ pub(super) fn look_up(db: &Db, known: &mut KnownObjects, prefixes: Vec<i64>) -> 
         let (hash, seq) = (row.get(1)?, row.get(2)?);
         Ok((row.get(0)?, KnownObject { hash, seq, superseded_by, is_message }))
     })?;
-    known.0.extend(prefixes.into_iter().map(|prefix| (prefix, Vec::new())));
+    known.known.extend(prefixes.into_iter().map(|prefix| (prefix, Vec::new())));
     for (prefix, object) in found {
-        known.0.entry(prefix).or_default().push(object);
+        known.known.entry(prefix).or_default().push(object);
     }
     Ok(())
 }
 
 /// Like [`find`], in the writer.
 pub(super) fn find_in_tx(tx: &Tx<'_>, id: &ObjId) -> StoreResult<Option<i64>> {
-    match tx.cache.objects.0.get(&hash_prefix(id.hash())) {
+    match tx.cache.objects.known.get(&hash_prefix(id.hash())) {
         Some(known) => {
             Ok(known.iter().find(|object| object.hash == *id.hash()).map(|object| object.seq))
         }
@@ -138,9 +154,20 @@ pub(super) fn find_in_tx(tx: &Tx<'_>, id: &ObjId) -> StoreResult<Option<i64>> {
     }
 }
 
+/// Returns the row of a message whose insert follows if there is none: it can be assumed that there
+/// is none.
+pub(super) fn find_before_insert(tx: &Tx<'_>, id: &ObjId) -> StoreResult<Option<i64>> {
+    let objects = &tx.cache.objects;
+    match objects.inserted.get(id.hash()) {
+        Some(seq) => Ok(Some(*seq)),
+        None if objects.assumed_new.contains(&hash_prefix(id.hash())) => Ok(None),
+        None => find_in_tx(tx, id),
+    }
+}
+
 /// Like [`find_by_half_hash`], in the writer.
 pub(super) fn find_by_half_hash_in_tx(tx: &Tx<'_>, half: &[u8; 16]) -> StoreResult<Option<i64>> {
-    match tx.cache.objects.0.get(&hash_prefix(half)) {
+    match tx.cache.objects.known.get(&hash_prefix(half)) {
         Some(known) => {
             let mut messages = known.iter().filter(|object| object.is_message);
             let found = messages.find(|object| object.hash.starts_with(half));

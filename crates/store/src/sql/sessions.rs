@@ -37,6 +37,7 @@ pub(super) const TIMELINE: BulkTable = BulkTable {
          WHERE r.seq > ?1 AND r.box IN ('INBOX', 'REQUEST_BOX', 'OUTBOX')
     ",
     key: |row| row.get(1),
+    is_postgres_view: false,
 };
 
 const FIND: &str = "SELECT id FROM sessions WHERE owner = ?1 AND peer = ?2";

@@ -53,6 +53,15 @@ const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(1);
 /// How long a batch waits for a lost connection before its callers get an error.
 const MAX_RECONNECT_TIME: Duration = Duration::from_secs(15);
 
+/// How long a batch on PostgreSQL waits for the callers of the last one at most, and which part of
+/// the time that the last one took.
+const MAX_GROUP_WAIT: Duration = Duration::from_micros(500);
+const GROUP_WAIT_PART: u32 = 8;
+
+/// Batches that assume nothing after a wrong assumption: a repeated message is often followed by
+/// others.
+const CERTAIN_BATCHES: u32 = 16;
+
 /// Maximum number of rows of one kind in [`RowCache`].
 const MAX_CACHED_ROWS: usize = 16_384;
 
@@ -162,7 +171,8 @@ impl RowCache {
         let most = self.parties.len().max(self.sessions.len()).max(self.boxes.len());
         let most = most.max(self.leased.len());
         if most.max(self.address_book.size()) > MAX_CACHED_ROWS {
-            self.clear();
+            // The objects are those of the current batch.
+            *self = Self { objects: std::mem::take(&mut self.objects), ..Self::default() };
         }
     }
 }
@@ -403,8 +413,18 @@ impl Writer {
         let (queue, commands) = mpsc::channel(MAX_QUEUED_COMMANDS);
         let policy = channels.policy.subscribe();
         let thread = thread::Builder::new().name("store-writer".to_owned()).spawn(move || {
-            let cache = RowCache::default();
-            WriterThread { db, cache, indexes, wal, policy }.run(commands, &channels);
+            let thread = WriterThread {
+                db,
+                cache: RowCache::default(),
+                indexes,
+                wal,
+                policy,
+                postponed: None,
+                assumes_new_objects: false,
+                certain_batches: 0,
+                last_batch: (0, Duration::ZERO),
+            };
+            thread.run(commands, &channels);
         })?;
         Ok(Self { queue: Some(queue), thread: Some(thread) })
     }
@@ -489,6 +509,15 @@ struct WriterThread {
     /// The log of SQLite.
     wal: Option<Arc<WalSize>>,
     policy: watch::Receiver<Arc<ApprovalPolicy>>,
+    /// The first command of the next batch, if it was taken from the queue already.
+    postponed: Option<Box<dyn QueuedCommand>>,
+    /// Whether messages are assumed to be new instead of looked up. A unique index of PostgreSQL
+    /// rejects a message that is not.
+    assumes_new_objects: bool,
+    /// The number of next batches that assume nothing.
+    certain_batches: u32,
+    /// The number of commands of the last batch, and the time that it took.
+    last_batch: (usize, Duration),
 }
 
 impl WriterThread {
@@ -497,13 +526,15 @@ impl WriterThread {
         mut commands: mpsc::Receiver<Box<dyn QueuedCommand>>,
         channels: &WriterChannels,
     ) {
-        while let Some(first) = commands.blocking_recv() {
+        while let Some(first) = self.postponed.take().or_else(|| commands.blocking_recv()) {
             if let StoreHealth::Broken(why) = channels.health() {
                 first.answer(&Err(StoreError::Broken(why)));
                 continue;
             }
-            let changes = self.db.total_changes();
+            self.wait_for_callers(&commands);
+            let (changes, started) = (self.db.total_changes(), Instant::now());
             let (batch, effects, commit) = self.commit_batch(first, &mut commands, channels);
+            self.last_batch = (batch.len(), started.elapsed());
             // A batch that wrote nothing proves nothing about the disk.
             if commit.is_err() || self.db.total_changes() != changes {
                 channels.record_health(commit.as_ref().map(|_| ()));
@@ -528,6 +559,18 @@ impl WriterThread {
             }
             self.indexes.committed();
             self.maintain_log(channels);
+        }
+    }
+
+    /// Waits a moment for the callers that the last batch has answered: most come again at once, and a
+    /// commit costs the same for one of them as for all. Without it, the first one has a commit of
+    /// its own, and the others wait for it. Couriers that take turns wait for each other anyway.
+    fn wait_for_callers(&self, commands: &mpsc::Receiver<Box<dyn QueuedCommand>>) {
+        let (callers, took) = self.last_batch;
+        let waits = self.db.as_postgres().is_some_and(|db| !db.takes_turns());
+        let deadline = Instant::now() + (took / GROUP_WAIT_PART).min(MAX_GROUP_WAIT);
+        while waits && commands.len() + 1 < callers && Instant::now() < deadline {
+            thread::yield_now();
         }
     }
 
@@ -560,9 +603,12 @@ impl WriterThread {
         let mut effects = CommitEffects::default();
         let mut delays = ReconnectDelays::default();
         loop {
-            let result = match self.db.begin() {
+            let certain = self.certain_batches > 0;
+            self.certain_batches = self.certain_batches.saturating_sub(1);
+            let result = match self.db.begin(certain) {
                 Ok(BatchStart::Started { others }) => {
                     self.cache.start_batch(others);
+                    self.assumes_new_objects = !certain && self.db.as_postgres().is_some();
                     effects = CommitEffects::default();
                     self.run_batch(&mut batch, commands, &mut effects)
                 }
@@ -598,15 +644,15 @@ impl WriterThread {
         commands: &mut mpsc::Receiver<Box<dyn QueuedCommand>>,
         effects: &mut CommitEffects,
     ) -> StoreResult<()> {
-        let mut result = match self.run_together(batch, commands, effects) {
-            Ok(true) => match self.commit(effects) {
-                // PostgreSQL has rejected a deferred statement of one of the commands.
-                Err(_) if self.db.status() == TxStatus::Aborted => {
-                    let rolled_back = self.db.control(TxControl::Rollback);
-                    rolled_back.and_then(|()| self.run_again(batch, effects))
-                }
-                result => result,
-            },
+        let mut committed = self.run_together(batch, Some(commands), effects);
+        if matches!(committed, Ok(false)) && self.assumes_new_objects {
+            // What was assumed may be wrong, which is no fault of a command.
+            self.certain_batches = CERTAIN_BATCHES;
+            committed =
+                self.begin_again(effects).and_then(|()| self.run_together(batch, None, effects));
+        }
+        let mut result = match committed {
+            Ok(true) => Ok(()),
             Ok(false) => self.run_again(batch, effects),
             Err(error) => Err(error),
         };
@@ -619,11 +665,39 @@ impl WriterThread {
         result
     }
 
+    /// Runs the batch, and commands that arrive meanwhile, and commits. Returns `false` after a
+    /// rollback, when a command was rejected after it had written, or PostgreSQL has rejected a
+    /// deferred statement of one of the commands.
+    fn run_together(
+        &mut self,
+        batch: &mut Batch,
+        commands: Option<&mut mpsc::Receiver<Box<dyn QueuedCommand>>>,
+        effects: &mut CommitEffects,
+    ) -> StoreResult<bool> {
+        let committed = match self.run_commands(batch, commands, effects) {
+            Ok(true) => self.commit(effects).map(|()| true),
+            not_run => not_run,
+        };
+        match committed {
+            Err(_) if self.db.status() == TxStatus::Aborted => {
+                self.db.control(TxControl::Rollback)?;
+                Ok(false)
+            }
+            committed => committed,
+        }
+    }
+
+    /// Starts another transaction after a rollback.
+    fn begin_again(&mut self, effects: &mut CommitEffects) -> StoreResult<()> {
+        self.discard();
+        self.assumes_new_objects = false;
+        *effects = CommitEffects::default();
+        self.db.begin(true).map(drop)
+    }
+
     /// Runs and commits a batch that was rolled back, with a savepoint around each command.
     fn run_again(&mut self, batch: &mut Batch, effects: &mut CommitEffects) -> StoreResult<()> {
-        self.discard();
-        *effects = CommitEffects::default();
-        self.db.begin()?;
+        self.begin_again(effects)?;
         self.run_separately(batch, effects)?;
         self.commit(effects)
     }
@@ -645,22 +719,19 @@ impl WriterThread {
 
     /// Runs the batch, and commands that arrive meanwhile, in one transaction. Returns `false`
     /// after a rollback, when a command was rejected after it had written.
-    fn run_together(
+    fn run_commands(
         &mut self,
         batch: &mut Batch,
-        commands: &mut mpsc::Receiver<Box<dyn QueuedCommand>>,
+        mut commands: Option<&mut mpsc::Receiver<Box<dyn QueuedCommand>>>,
         effects: &mut CommitEffects,
     ) -> StoreResult<bool> {
+        let is_postgres = self.db.as_postgres().is_some();
         let (mut at, mut looked_up) = (0, 0);
         loop {
-            if at == batch.len() {
-                // PostgreSQL looks up the objects of all that are waiting.
-                let most =
-                    if self.db.as_postgres().is_some() { MAX_COMMANDS_PER_COMMIT } else { 1 };
-                let room = MAX_COMMANDS_PER_COMMIT.saturating_sub(at).min(most);
-                batch.extend(std::iter::from_fn(|| commands.try_recv().ok()).take(room));
+            if let Some(commands) = &mut commands {
+                self.receive(commands, batch, at);
             }
-            if looked_up == at && at < batch.len() && self.db.as_postgres().is_some() {
+            if looked_up == at && at < batch.len() && is_postgres {
                 self.look_up(&batch[at..])?;
                 looked_up = batch.len();
             }
@@ -682,10 +753,44 @@ impl WriterThread {
         Ok(true)
     }
 
+    /// Adds waiting commands to a batch of which `at` have run. SQLite gets one when it has no other
+    /// one to run. PostgreSQL gets all before the first one, whose lookups are one query, and later
+    /// those that need no other query.
+    fn receive(
+        &mut self,
+        commands: &mut mpsc::Receiver<Box<dyn QueuedCommand>>,
+        batch: &mut Batch,
+        at: usize,
+    ) {
+        let is_postgres = self.db.as_postgres().is_some();
+        let is_empty = at == batch.len();
+        if !is_empty && (at > 0 || !is_postgres) {
+            return;
+        }
+        let room = MAX_COMMANDS_PER_COMMIT.saturating_sub(batch.len());
+        let most = if is_postgres { room } else { room.min(1) };
+        for _ in 0..most {
+            // One that is postponed is the first of the next batch.
+            if self.postponed.is_some() {
+                return;
+            }
+            let Ok(command) = commands.try_recv() else { return };
+            if is_postgres && at > 0 && command.lookups().unread.is_some() {
+                self.postponed = Some(command);
+            } else {
+                batch.push(command);
+            }
+        }
+    }
+
     /// Reads what several commands look up.
     fn look_up(&mut self, commands: &[Box<dyn QueuedCommand>]) -> StoreResult<()> {
-        let hashes = commands.iter().flat_map(|command| &command.lookups().objects);
-        objects::look_up(&self.db, &mut self.cache.objects, hashes.copied().collect())?;
+        let hashes = commands.iter().flat_map(|command| command.lookups().objects.iter().copied());
+        if self.assumes_new_objects {
+            self.cache.objects.assume_new(hashes);
+        } else {
+            objects::look_up(&self.db, &mut self.cache.objects, hashes.collect())?;
+        }
         let mut boxes = HashMap::<_, usize>::new();
         for unread in commands.iter().filter_map(|command| command.lookups().unread.as_ref()) {
             *boxes.entry(unread).or_default() += 1;

@@ -62,7 +62,7 @@ fn program(name: &str) -> PathBuf {
 }
 
 /// A command that runs as the user of the server, and ends when this process ends.
-fn command(name: &str) -> Command {
+pub(crate) fn command(name: &str) -> Command {
     let mut command = Command::new("setpriv");
     // Another user cannot switch to the user of the server, and need not.
     if fs::metadata("/proc/self")
@@ -78,6 +78,18 @@ fn command(name: &str) -> Command {
 
 /// Starts a server with its socket in `dir` and its tables in `data`. It ends with this process.
 pub(crate) fn start(dir: &Path, data: &Path, settings: &[&str]) {
+    create_dirs(dir, data);
+    let initialised = command("initdb")
+        .args(["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "-U", USER, "-D"])
+        .arg(data)
+        .output()
+        .unwrap();
+    assert!(initialised.status.success(), "{}", String::from_utf8_lossy(&initialised.stderr));
+    run(dir, data, settings);
+}
+
+/// Creates directories for the user of the server.
+pub(crate) fn create_dirs(dir: &Path, data: &Path) {
     fs::create_dir_all(dir).unwrap();
     fs::create_dir_all(data).unwrap();
     let id = |option: &str| {
@@ -87,12 +99,11 @@ pub(crate) fn start(dir: &Path, data: &Path, settings: &[&str]) {
     // Fails without the rights of root, where the directories belong to the right user already.
     let _ = chown(dir, id("-u"), id("-g"));
     let _ = chown(data, id("-u"), id("-g"));
-    let initialised = command("initdb")
-        .args(["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "-U", USER, "-D"])
-        .arg(data)
-        .output()
-        .unwrap();
-    assert!(initialised.status.success(), "{}", String::from_utf8_lossy(&initialised.stderr));
+}
+
+/// Runs a server with its socket in `dir` and the tables that are in `data`. It ends with this
+/// process.
+pub(crate) fn run(dir: &Path, data: &Path, settings: &[&str]) {
     let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
     let (server_dir, data) = (dir.to_owned(), data.to_owned());
     let log = fs::File::create(dir.join("log")).unwrap();

@@ -28,6 +28,7 @@ pub(in crate::sql) const EMAIL_HASHES: BulkTable = BulkTable {
     ",
     rows_after: "SELECT task, hash FROM email_hashes WHERE task > ?1",
     key: |row| row.get::<[u8; 32]>(1).map(|hash| hash_prefix(&hash)),
+    is_postgres_view: false,
 };
 
 const HAS_HASH: &str = "

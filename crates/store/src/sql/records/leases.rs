@@ -47,14 +47,15 @@ pub(in crate::sql) enum LeaseEndCause<'a> {
 }
 
 /// The query for the records of a box that can be leased, with their messages. A single index seek,
-/// however many records there are.
+/// however many records there are. The state is compared as a range, so that it counts for the
+/// order: otherwise PostgreSQL can choose the primary key, and pass all records that were read.
 fn unread_query() -> String {
     format!(
         "SELECT {COLUMNS}, {}
            FROM {TABLES}
            {}
-          WHERE r.owner = ?1 AND r.box = ?2 AND r.state = 'UNREAD'
-          ORDER BY r.seq",
+          WHERE r.owner = ?1 AND r.box = ?2 AND r.state BETWEEN 'UNREAD' AND 'UNREAD'
+          ORDER BY r.state, r.seq",
         objects::BODY_COLUMNS,
         objects::SUPERSEDING,
     )
