@@ -1,5 +1,6 @@
 //! A PostgreSQL server that the courier cannot use, or should not: what the operator reads.
 
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 
@@ -206,4 +207,17 @@ fn standby_is_needed_for_replicated_durability_and_is_no_store_itself() {
     standby.run();
     assert_eq!(courier.push(&body("evt-2", "room", "ann", "again")).ok()["ok"], true);
     courier.mails(2);
+}
+
+#[test]
+fn server_that_hangs_does_not_keep_the_courier_from_the_others() {
+    let server = PostgresServer::start();
+    // The kernel accepts connections for it, as for a server that is stopped.
+    let hanging = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let hanging_host = format!("@{},", hanging.local_addr().unwrap());
+    let url = server.url().replacen('@', &hanging_host, 1);
+    let (_dir, home) = home(&format!("store: '{url}'"));
+    let courier = Courier::start_in(&home);
+    courier.hears("evt-1", "room", "ann", "hello");
+    courier.mails(1);
 }

@@ -48,6 +48,8 @@ pub(crate) struct PgConnection {
     /// Whether statements are deferred: in a batch without savepoints.
     deferring: Cell<bool>,
     pending: RefCell<PendingWrites>,
+    /// Whether the disk of the server was full for a statement.
+    disk_full: Cell<bool>,
     /// Only of a writer.
     pub(super) batches: Option<Batches>,
 }
@@ -88,6 +90,7 @@ impl PgConnection {
             changes: Cell::new(0),
             deferring: Cell::new(false),
             pending: RefCell::default(),
+            disk_full: Cell::new(false),
             batches: None,
         };
         connection.reconnect()?;
@@ -97,7 +100,7 @@ impl PgConnection {
     /// Opens a new session. What the old one has not committed is lost.
     pub(crate) fn reconnect(&self) -> StoreResult<()> {
         self.close();
-        let session = self.wait(self.connector.connect()).map_err(|error| store_error(&error))?;
+        let session = self.wait(self.connector.connect())?;
         *self.session.borrow_mut() = Some(session);
         self.status.set(TxStatus::None);
         Ok(())
@@ -148,8 +151,17 @@ impl PgConnection {
                 PgFailure::Transient => TxStatus::Lost,
                 PgFailure::Statement => TxStatus::Aborted,
             });
-            store_error(&error)
+            let error = store_error(&error);
+            if matches!(error, StoreError::DiskFull) {
+                self.disk_full.set(true);
+            }
+            error
         })
+    }
+
+    /// Whether the disk of the server was full since the last call.
+    pub(crate) fn take_disk_full(&self) -> bool {
+        self.disk_full.take()
     }
 
     fn prepared(&self, sql: &str) -> StoreResult<Arc<PreparedStatement>> {

@@ -54,7 +54,10 @@ pub(super) fn run(
         }
         db.run_script(LOCK)?;
         let version = version(&db)?;
-        check_version(&db, version)?;
+        if version > MIGRATIONS.len() {
+            // A newer program has migrated since the server was checked.
+            check_server(connector, durability)?;
+        }
         if version < number {
             let Migration { tables, more } = &MIGRATIONS[number - 1];
             db.run_script(&dialect::schema(tables))?;
@@ -79,21 +82,16 @@ fn version(db: &PgConnection) -> StoreResult<usize> {
     Ok(version.and_then(|version| version.parse().ok()).unwrap_or_default())
 }
 
-/// Rejects a schema that this program cannot use.
-fn check_version(db: &PgConnection, version: usize) -> StoreResult<()> {
-    if version <= MIGRATIONS.len() {
-        return Ok(());
-    }
-    let oldest = db.run_script("SELECT max(oldest_program) FROM schema_version")?;
-    let oldest = oldest.and_then(|oldest| oldest.parse::<usize>().ok()).unwrap_or(version);
-    if oldest <= MIGRATIONS.len() {
-        return Ok(());
-    }
-    Err(StoreError::Unavailable(format!(
-        "the store has schema {version} for programs with schema {oldest} or newer, this program \
-         has schema {}; use the newer program",
-        MIGRATIONS.len()
-    )))
+/// Why this program cannot use a schema with this newest migration and oldest program.
+pub(super) fn incompatible((version, oldest): (i64, i64)) -> Option<String> {
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    let is_incompatible = version > known && oldest > known;
+    is_incompatible.then(|| {
+        format!(
+            "the store has schema {version} for programs with schema {oldest} or newer, this \
+             program has schema {known}; stop this courier and install the newer program"
+        )
+    })
 }
 
 /// Rejects a server that could lose what it has acknowledged.

@@ -53,6 +53,10 @@ const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(1);
 /// How long a batch waits for a lost connection before its callers get an error.
 const MAX_RECONNECT_TIME: Duration = Duration::from_secs(15);
 
+/// How long the store counts as full after PostgreSQL has rejected a row: smaller rows can still
+/// fit, and commits of duties every 5 s do.
+const FULL_TIME: Duration = Duration::from_secs(10);
+
 /// Maximum number of rows of one kind in [`RowCache`].
 const MAX_CACHED_ROWS: usize = 16_384;
 
@@ -497,6 +501,7 @@ impl WriterThread {
         mut commands: mpsc::Receiver<Box<dyn QueuedCommand>>,
         channels: &WriterChannels,
     ) {
+        let mut full_until = None;
         while let Some(first) = commands.blocking_recv() {
             if let StoreHealth::Broken(why) = channels.health() {
                 first.answer(&Err(StoreError::Broken(why)));
@@ -504,8 +509,14 @@ impl WriterThread {
             }
             let changes = self.db.total_changes();
             let (batch, effects, commit) = self.commit_batch(first, &mut commands, channels);
-            // A batch that wrote nothing proves nothing about the disk.
-            if commit.is_err() || self.db.total_changes() != changes {
+            let is_full = self.db.as_postgres().is_some_and(|db| db.take_disk_full());
+            if is_full {
+                full_until = Some(Instant::now() + FULL_TIME);
+            }
+            if commit.is_ok() && full_until.is_some_and(|until| Instant::now() < until) {
+                channels.record_health(Err(&StoreError::DiskFull));
+            } else if commit.is_err() || self.db.total_changes() != changes {
+                // A batch that wrote nothing proves nothing about the disk.
                 channels.record_health(commit.as_ref().map(|_| ()));
             }
             if commit.is_ok() {
