@@ -67,7 +67,7 @@ impl Namespace {
         }
     }
 
-    /// Ends [`Self::swallow_packets`].
+    /// Ends what [`Self::swallow_packets`] has started.
     pub fn pass_packets(&self) {
         run(&format!("ip netns exec {} nft delete table inet t", self.name));
     }

@@ -8,8 +8,9 @@ use crate::courier_pair::{CourierPair, LOAD, MAX_MOVE, check_kept, push_load};
 use crate::postgres_problems::{assert_says, check, doctor, start_refused};
 use crate::postgres_server::PostgresServer;
 
-/// What a newer version that older ones can run beside does to the schema.
+/// What a newer version that older ones can run beside does to the schema, while no courier writes.
 const ADDITIVE: &str = "
+    SELECT pg_advisory_xact_lock(1297040201, hashtext('monoco'));
     ALTER TABLE monoco.objects ADD COLUMN topic TEXT;
     ALTER TABLE monoco.records ADD COLUMN topic BIGINT NOT NULL DEFAULT 7;
     ALTER TABLE monoco.events ADD COLUMN topic TEXT DEFAULT 'none';
@@ -55,7 +56,13 @@ fn older_courier_runs_and_starts_beside_a_newer_one() {
     let is_upgraded = std::cell::Cell::new(false);
     replace_both(|server| {
         if !is_upgraded.replace(true) {
-            server.sql(ADDITIVE);
+            // As the courier does, which tries again after a deadlock with a reader.
+            wait_within(MAX_MOVE, || {
+                let ran = server.psql().args(["-v", "ON_ERROR_STOP=1", "-c", ADDITIVE]).output();
+                let ran = ran.unwrap();
+                let error = String::from_utf8_lossy(&ran.stderr).into_owned();
+                if ran.status.success() { Ok(()) } else { Err(error) }
+            });
         }
     });
 }

@@ -30,7 +30,8 @@ const KEPT_ROWS: i64 = 1_000;
 const INSERT_BATCH: &str = "INSERT INTO batches (courier, boot, n) VALUES (?1, ?2, ?3)";
 
 /// Held by the transaction that writes.
-const LOCK_ORDER: &str = "SELECT pg_advisory_xact_lock(1297040201, hashtext(current_schema()))";
+pub(super) const LOCK_ORDER: &str =
+    "SELECT pg_advisory_xact_lock(1297040201, hashtext(current_schema()))";
 
 const NEWEST_COMMIT: &str = "SELECT seq, numbers, book FROM commits ORDER BY seq DESC LIMIT 1";
 const INSERT_COMMIT: &str = "INSERT INTO commits (seq, numbers, book) VALUES (?1, ?2, ?3)";
