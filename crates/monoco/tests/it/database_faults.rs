@@ -297,8 +297,7 @@ fn full_disk(wal_only: bool) {
         assert!(log.contains("PANIC"), "{log}");
     }
     // Nothing was restarted but the server.
-    for courier in 0..2 {
-        let courier = &pair.couriers[courier];
+    for courier in &pair.couriers {
         wait_within(MAX_MOVE, || {
             let health = courier.get("/health").json();
             if health["status"] == "ok" { Ok(()) } else { Err(format!("{health:#}")) }
