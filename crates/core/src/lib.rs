@@ -19,6 +19,7 @@
 //! * [`lease`], [`retry`]: leases with epochs; failures, backoff and retry policies.
 //! * [`courier`]: ids of couriers that share a store, and the holders of their leases.
 //! * [`duty`]: work that one of these couriers does; the duty state machine.
+//! * [`clock_skew`]: differences between the clocks of machines that share a store.
 //! * [`record`]: MsgRecord and boxes; the read state machine.
 //! * [`delivery`]: Delivery; the send state machine.
 //! * [`claim`]: Claim and the location of a Mail's file; the claim state machine.
@@ -48,6 +49,7 @@
 pub mod approval;
 pub mod chat_receipt;
 pub mod claim;
+pub mod clock_skew;
 pub mod config;
 pub mod contact;
 pub mod courier;

@@ -11,6 +11,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use monoco_core::clock_skew::clock_problem;
 use monoco_core::retry::Jitter;
 use monoco_core::time::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
@@ -38,6 +39,8 @@ struct ServerOffset {
     ms: AtomicI64,
     /// The latest time that was returned.
     latest: AtomicI64,
+    /// How far the server was ahead of this clock at the last comparison.
+    ahead_ms: AtomicI64,
 }
 
 /// Largest correction of one comparison with the database server, in milliseconds.
@@ -55,8 +58,8 @@ impl Clock {
     /// Starts a clock that follows the clock of a database server, which shows `time` now. It is
     /// created once per process, and lives as long.
     pub fn following(time: Timestamp) -> Self {
-        let (ms, latest) = (AtomicI64::new(0), AtomicI64::new(0));
-        let server = Some(&*Box::leak(Box::new(ServerOffset { ms, latest })));
+        let [ms, latest, ahead_ms] = [0; 3].map(AtomicI64::new);
+        let server = Some(&*Box::leak(Box::new(ServerOffset { ms, latest, ahead_ms })));
         Self { start: time, passed: elapsed(), server }
     }
 
@@ -71,6 +74,7 @@ impl Clock {
         let middle = asked_at + answered_at.saturating_sub(asked_at) / 2;
         let shown = self.at(middle).ms().saturating_add(server.ms.load(Ordering::Relaxed));
         let difference = time.ms().saturating_sub(shown);
+        server.ahead_ms.store(difference, Ordering::Relaxed);
         server.ms.fetch_add(difference.clamp(-MAX_SLEW_MS, MAX_SLEW_MS), Ordering::Relaxed);
     }
 
@@ -98,6 +102,11 @@ impl Clock {
     /// wall clock is behind.
     pub fn drift(&self) -> i64 {
         wall_now().ms().saturating_sub(self.now().ms())
+    }
+
+    /// Names a clock that differs too much, when this one follows a database server.
+    pub fn problem(&self) -> Option<String> {
+        clock_problem(self.drift(), self.server?.ahead_ms.load(Ordering::Relaxed))
     }
 }
 
@@ -183,6 +192,7 @@ mod tests {
         }
         // Then it is set back by an hour.
         clock.follow(Timestamp::from_ms(0), secs(25), secs(25));
+        assert!(clock.problem().is_some_and(|problem| problem.contains("the database server is")));
         assert_eq!(shown(25), 1_015_120, "not back");
         assert_eq!(shown(26), 1_016_070);
     }

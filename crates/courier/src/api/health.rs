@@ -79,6 +79,8 @@ pub async fn health(State(api): State<SharedApi>, caller: Option<Extension<Calle
     let report = api.projector.report();
     let damaged_rows = api.store.damaged_rows();
     let intact = damaged_rows.is_empty() && !report.has_damage();
+    let clock_problem = api.clock.problem();
+    let intact = intact && clock_problem.is_none();
     let (status, code) = match (storage, &counts, pipeline.status.as_ref()) {
         ("broken", ..) => ("failed", StatusCode::SERVICE_UNAVAILABLE),
         ("ok", Ok(_), "ok") if intact && problems == 0 => ("ok", StatusCode::OK),
@@ -121,6 +123,7 @@ pub async fn health(State(api): State<SharedApi>, caller: Option<Extension<Calle
         oldest_waiting_delivery_ms: counts.oldest_waiting.map(age),
         oldest_unclaimed_mail_ms: counts.oldest_unclaimed.map(age),
         clock_drift_ms: api.clock.drift(),
+        clock_problem,
     };
     (code, axum::Json(health)).into_response()
 }

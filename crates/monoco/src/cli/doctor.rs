@@ -69,13 +69,13 @@ async fn run_checks(home: &Home) -> Vec<DoctorCheck> {
     checks.extend(machine::config_checks(&source, &config, running.is_some()));
     checks.extend(machine::disk(home.path()));
     checks.push(machine::file_system(home.path()));
-    let (mut drift, mut dead) = (None, None);
-    let is_shared = config.as_ref().is_ok_and(|config| config.store != StoreConfig::Sqlite);
+    let (mut drift, mut skew, mut dead) = (None, None, None);
     match &running {
         Some(running) => {
             let (check, health) = health::courier(home, running).await;
             checks.push(check);
             drift = health.as_ref().map(|health| health.clock_drift_ms);
+            skew = health.as_ref().and_then(|health| health.clock_problem.clone());
             checks.extend(health.iter().flat_map(health::health_checks));
             if let Some(health) = &health {
                 checks.extend(tunnels::running(home, health).await);
@@ -97,7 +97,7 @@ async fn run_checks(home: &Home) -> Vec<DoctorCheck> {
         }
     }
     checks.extend(config.as_ref().ok().and_then(tunnels::shared_credentials));
-    checks.push(machine::clock(&home.store(), drift, is_shared));
+    checks.push(machine::clock(&home.store(), drift, skew.as_deref()));
     let mailbox = config.map_or_else(|_| home.mailbox(), |config| config.mailbox(home));
     checks.push(files::leftovers(&mailbox));
     checks.push(dead.map_or_else(|| files::dead_letter_files(&mailbox), health::dead_letters));

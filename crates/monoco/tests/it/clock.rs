@@ -1,26 +1,25 @@
 //! A machine whose clock is set while the courier runs, or wrong when it starts.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::common::{Courier, binary, raw};
+use crate::common::{Courier, raw};
+use crate::fake_clock::FakeClock;
 use crate::webhook_peer::{SECRET, body, config, configure, seconds, signed_at};
 
 /// A home whose courier believes a clock that we set.
 struct Machine {
     dir: tempfile::TempDir,
+    clock: FakeClock,
 }
 
 impl Machine {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         configure(&dir.path().join("home"), &config(50));
-        let machine = Self { dir };
-        machine.set("+0");
-        machine
+        Self { dir, clock: FakeClock::new("+0") }
     }
 
     fn home(&self) -> PathBuf {
@@ -29,27 +28,12 @@ impl Machine {
 
     /// Sets its clock, as far from the true time as said: `+1d`.
     fn set(&self, offset: &str) {
-        let incoming = self.dir.path().join("clock.tmp");
-        std::fs::write(&incoming, offset).unwrap();
-        std::fs::rename(incoming, self.dir.path().join("clock")).unwrap();
+        self.clock.set(offset);
     }
 
     fn start(&self) -> Courier {
-        let mut command = Command::new("env");
-        command.arg(format!("LD_PRELOAD={}", library().display()));
-        command.arg(format!("FAKETIME_TIMESTAMP_FILE={}", self.dir.path().join("clock").display()));
-        command.args(["FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1"]);
-        command.arg("DONT_FAKE_MONOTONIC=1").arg(binary());
-        command.args(["courier", "start", "--foreground", "--port", "0"]);
-        Courier::spawn(&self.home(), &mut command)
+        Courier::start_under(&self.home(), &self.clock.prefix())
     }
-}
-
-fn library() -> PathBuf {
-    let places = ["x86_64-linux-gnu", "aarch64-linux-gnu"]
-        .map(|triple| format!("/usr/lib/{triple}/faketime/libfaketimeMT.so.1"));
-    let found = places.iter().find(|place| Path::new(place).exists());
-    found.unwrap_or_else(|| panic!("libfaketime is missing; ./test installs it")).into()
 }
 
 /// A Mail that is pushed when the machine's clock is `ahead` of ours.

@@ -60,6 +60,14 @@ impl Courier {
         Self::spawn(home, change(&mut command))
     }
 
+    /// A courier behind another command, such as `ip netns exec NAME`.
+    pub fn start_under(home: &Path, prefix: &[String]) -> Self {
+        let mut command = Command::new(&prefix[0]);
+        command.args(&prefix[1..]).arg(binary());
+        command.args(["courier", "start", "--foreground", "--port", "0"]);
+        Self::spawn(home, &mut command)
+    }
+
     /// Starts `command`, which must run a courier in `home`, and waits for it.
     pub fn spawn(home: &Path, command: &mut Command) -> Self {
         Self::try_spawn(home, command).unwrap_or_else(|why| panic!("{why}"))

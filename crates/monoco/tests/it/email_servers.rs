@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use crate::common::{Courier, until};
 use crate::email::{config, ended, mail, scanned};
 use crate::mail_servers::{Dovecot, PASSWORD, TestCa};
+use crate::network::Namespace;
 use crate::pipeline_harness::free_port;
 
 /// Answers whether a token is valid, as an authorization server does (RFC 7662).
@@ -200,68 +201,10 @@ fn mail_that_is_sent_through_postfix_arrives_in_the_watched_account() {
     assert!(!postfix.log().contains("fatal"), "{}", postfix.log());
 }
 
-/// A network namespace with one address, removed on drop.
-struct Namespace {
-    name: String,
-    link: String,
-}
-
-impl Namespace {
-    const ADDRESS: &'static str = "10.233.7.2";
-
-    fn create() -> Self {
-        let id = std::process::id();
-        let (name, link) = (format!("monoco{id}"), format!("mnc{}", id % 100_000));
-        let namespace = Self { name, link };
-        let (name, link) = (&namespace.name, &namespace.link);
-        for command in [
-            format!("ip netns add {name}"),
-            format!("ip link add {link} type veth peer name eth0 netns {name}"),
-            format!("ip addr add 10.233.7.1/30 dev {link}"),
-            format!("ip link set {link} up"),
-            format!("ip -n {name} addr add {}/30 dev eth0", Self::ADDRESS),
-            format!("ip -n {name} link set eth0 up"),
-            format!("ip -n {name} link set lo up"),
-        ] {
-            run(&command);
-        }
-        namespace
-    }
-
-    /// Drops every packet from now on, in both directions and without an answer.
-    fn swallow_packets(&self) {
-        let name = &self.name;
-        run(&format!("ip netns exec {name} nft add table inet t"));
-        for hook in ["input", "output"] {
-            let chain = format!("{{ type filter hook {hook} priority 0 ; policy drop ; }}");
-            run(&format!("ip netns exec {name} nft 'add chain inet t {hook} {chain}'"));
-        }
-    }
-
-    fn pass_packets(&self) {
-        run(&format!("ip netns exec {} nft delete table inet t", self.name));
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        let _ = Command::new("ip").args(["link", "delete", &self.link]).output();
-        let _ = Command::new("ip").args(["netns", "delete", &self.name]).output();
-    }
-}
-
-#[track_caller]
-fn run(command: &str) {
-    let output = Command::new("sh").args(["-c", command]).output().unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command}: {errors}; needs root, iproute2 and nftables");
-}
-
 #[test]
 fn silently_dead_connection_is_noticed_and_replaced() {
-    let namespace = Namespace::create();
-    let prefix = ["ip", "netns", "exec", &namespace.name];
-    let address = Namespace::ADDRESS.parse().unwrap();
+    let namespace = Namespace::create(1);
+    let (prefix, address) = (namespace.prefix(), namespace.address(0));
     let ca = TestCa::of_address(address);
     let dovecot = Dovecot::start_at(address, &ca, &prefix);
     dovecot.doveadm(&["mailbox", "create", "-u", "team", "Archive"], b"");
@@ -277,7 +220,7 @@ fn silently_dead_connection_is_noticed_and_replaced() {
     scanned(&courier, "work");
     let account = || courier.get("/api/v1/email/accounts/work").ok();
     assert!(account()["last_error"].is_null());
-    namespace.swallow_packets();
+    namespace.swallow_packets(0);
     dovecot.deliver("team", "INBOX", &mail("joe@example.org", "behind the dead line", "x"));
     let started = std::time::Instant::now();
     until("the loss is noticed", || account()["last_error"].is_string());

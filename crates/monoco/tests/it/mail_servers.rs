@@ -41,11 +41,21 @@ impl TestCa {
         Self::create_for(&format!("IP:{address}"))
     }
 
-    fn create() -> Self {
+    pub fn create() -> Self {
         Self::create_for("DNS:localhost,IP:127.0.0.1")
     }
 
+    /// One whose certificate was valid last year.
+    pub fn expired() -> Self {
+        Self::create_at("DNS:localhost,IP:127.0.0.1", "faketime -f -365d")
+    }
+
     fn create_for(names: &str) -> Self {
+        Self::create_at(names, "")
+    }
+
+    /// Signs the certificate at the time that the command `clock` shows.
+    fn create_at(names: &str, clock: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let script = format!(
             "set -e
@@ -54,7 +64,7 @@ impl TestCa {
                -addext basicConstraints=critical,CA:TRUE
              openssl req $key -keyout key.pem -out csr.pem -subj /CN=localhost
              echo subjectAltName={names} > names
-             openssl x509 -req -in csr.pem -CA ca.pem -CAkey ca.key -CAcreateserial \
+             {clock} openssl x509 -req -in csr.pem -CA ca.pem -CAkey ca.key -CAcreateserial \
                -out cert.pem -days 30 -extfile names"
         );
         let output =
@@ -70,7 +80,8 @@ impl TestCa {
         self.dir.path().join("ca.pem")
     }
 
-    fn certificate(&self) -> (PathBuf, PathBuf) {
+    /// The certificate of the server, and its key.
+    pub fn certificate(&self) -> (PathBuf, PathBuf) {
         (self.dir.path().join("cert.pem"), self.dir.path().join("key.pem"))
     }
 }

@@ -1,5 +1,6 @@
 //! A PostgreSQL server that the courier cannot use, or should not: what the operator reads.
 
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 
@@ -7,10 +8,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::common::{Courier, binary, cli, wait_for};
-use crate::postgres_server::{PASSWORD, PostgresServer, USER};
+use crate::postgres_server::{PASSWORD, PostgresServer, ServerOptions, USER};
 use crate::webhook_peer::{SECRET, body, configure};
 
-const WRONG_PASSWORD: &str = "pg-wrong-secret";
+pub const WRONG_PASSWORD: &str = "pg-wrong-secret";
 
 /// A config with these keys in `storage`, and the webhook tunnel `ci`.
 fn config(storage: &str) -> String {
@@ -21,7 +22,7 @@ fn config(storage: &str) -> String {
 }
 
 /// A home with this config.
-fn home(storage: &str) -> (TempDir, std::path::PathBuf) {
+pub fn home(storage: &str) -> (TempDir, std::path::PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path().join("home");
     configure(&home, &config(storage));
@@ -30,14 +31,14 @@ fn home(storage: &str) -> (TempDir, std::path::PathBuf) {
 
 /// Starts a courier that must not start, and returns why.
 #[track_caller]
-fn refused(storage: &str) -> String {
+pub fn refused(storage: &str) -> String {
     let (_dir, home) = home(storage);
     start_refused(&home)
 }
 
 /// As [`refused`], for a reason that `monoco doctor` finds without a courier.
 #[track_caller]
-fn refused_and_diagnosed(storage: &str) -> String {
+pub fn refused_and_diagnosed(storage: &str) -> String {
     let (_dir, home) = home(storage);
     let why = start_refused(&home);
     let found = doctor(&home);
@@ -47,7 +48,7 @@ fn refused_and_diagnosed(storage: &str) -> String {
 }
 
 #[track_caller]
-fn start_refused(home: &Path) -> String {
+pub fn start_refused(home: &Path) -> String {
     let mut command = Command::new(binary());
     command.args(["courier", "start", "--foreground", "--port", "0"]);
     let why = Courier::try_spawn(home, &mut command).map(|_| "the courier started").unwrap_err();
@@ -56,23 +57,23 @@ fn start_refused(home: &Path) -> String {
 }
 
 #[track_caller]
-fn assert_no_secret(text: &str) {
+pub fn assert_no_secret(text: &str) {
     assert!(!text.contains(PASSWORD) && !text.contains(WRONG_PASSWORD), "{text}");
 }
 
 /// What `monoco doctor` finds, also when a check fails.
-fn doctor(home: &Path) -> Value {
+pub fn doctor(home: &Path) -> Value {
     let ran = cli(home, &["doctor", "--format", "json"], "");
     serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"))
 }
 
-fn check<'a>(doctor: &'a Value, name: &str) -> &'a Value {
+pub fn check<'a>(doctor: &'a Value, name: &str) -> &'a Value {
     let checks = doctor["checks"].as_array().unwrap();
     checks.iter().find(|check| check["check"] == name).unwrap_or_else(|| panic!("{doctor:#}"))
 }
 
 #[track_caller]
-fn assert_says(text: &str, parts: &[&str]) {
+pub fn assert_says(text: &str, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "{part}: {text}");
     }
@@ -110,7 +111,10 @@ fn unusable_server_is_explained_with_the_next_step() {
 
 #[test]
 fn server_that_can_lose_messages_is_refused() {
-    let server = PostgresServer::start_with("trust", &["fsync=off", "full_page_writes=off"]);
+    let server = PostgresServer::start_with(ServerOptions {
+        settings: ["fsync=off", "full_page_writes=off"].map(str::to_owned).into(),
+        ..ServerOptions::default()
+    });
     let why = refused_and_diagnosed(&format!("store: '{}'", server.url()));
     assert_says(&why, &["fsync = off", "full_page_writes = off", "set it to on"]);
 }
@@ -203,4 +207,17 @@ fn standby_is_needed_for_replicated_durability_and_is_no_store_itself() {
     standby.run();
     assert_eq!(courier.push(&body("evt-2", "room", "ann", "again")).ok()["ok"], true);
     courier.mails(2);
+}
+
+#[test]
+fn server_that_hangs_does_not_keep_the_courier_from_the_others() {
+    let server = PostgresServer::start();
+    // The kernel accepts connections for it, as for a server that is stopped.
+    let hanging = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let hanging_host = format!("@{},", hanging.local_addr().unwrap());
+    let url = server.url().replacen('@', &hanging_host, 1);
+    let (_dir, home) = home(&format!("store: '{url}'"));
+    let courier = Courier::start_in(&home);
+    courier.hears("evt-1", "room", "ann", "hello");
+    courier.mails(1);
 }

@@ -1,157 +1,29 @@
 //! Two couriers on one PostgreSQL: what both receive is one Mail, what both claim has one owner,
 //! and one takes over from the other. Every message of a fault test is counted.
 
-use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-use crate::chat_harness::{ChatSim, kept_mails, kept_messages, mail_text, send_to, tunnel_section};
+use crate::ack_checker::times;
 use crate::common::{Courier, binary, until, wait_within};
+use crate::courier_pair::{
+    ChatLoad, CourierPair, LOAD, MAX_MOVE, push_load, signal, wait_for_duty, with_slack,
+};
 use crate::page::Browser;
 use crate::postgres_server::PostgresServer;
-use crate::slack::socket_keys;
-use crate::webhook_peer::{SECRET, body, configure};
-
-/// How long the duties of a killed courier may take to move. Its leases last 20 s.
-const MAX_MOVE: Duration = Duration::from_secs(90);
-
-/// Messages of a test under load.
-const LOAD: usize = 300;
-
-/// Threads that send the load.
-const SENDERS: usize = 4;
+use crate::webhook_peer::body;
 
 /// Agents at the two couriers.
 const AGENTS: [&str; 2] = ["agent-a", "agent-b"];
 
-const GENERAL: &str = "did:msgtunnel:C0GENERAL.group.slack";
-
-/// A server and two couriers with the same config.
-struct Pair {
-    couriers: [Courier; 2],
-    dir: TempDir,
-    server: PostgresServer,
-}
-
-impl Pair {
-    /// Couriers with the webhook tunnel `ci`.
-    fn start(window_ms: u64) -> Self {
-        Self::start_with(window_ms, "")
-    }
-
-    /// Couriers with the webhook tunnel `ci` and the sections of further tunnels.
-    fn start_with(window_ms: u64, tunnels: &str) -> Self {
-        let (server, dir) = (PostgresServer::start(), tempfile::tempdir().unwrap());
-        let config = format!(
-            "courier:\n  storage: {{ store: '{}' }}\n  \
-             debounce: {{ window_ms: {window_ms}, max_wait_ms: 120000 }}\n  adapters:\n    \
-             ci: {{ provider: webhook, verify: standard, secret: '{SECRET}' }}\n{tunnels}",
-            server.url()
-        );
-        let start = |name: &str| {
-            let home = dir.path().join(name);
-            configure(&home, &config);
-            Courier::start_in(&home)
-        };
-        let couriers = [start("a"), start("b")];
-        Self { couriers, dir, server }
-    }
-
-    /// Which courier has the duty of a tunnel, once exactly one has.
-    #[track_caller]
-    fn holder(&self, tunnel: &str) -> usize {
-        wait_within(MAX_MOVE, || {
-            let found = self.couriers.each_ref().map(|courier| status(courier, tunnel));
-            match found.each_ref().map(|status| status == "standby") {
-                [false, true] => Ok(0),
-                [true, false] => Ok(1),
-                _ => Err(format!("the tunnel is {found:?}")),
-            }
-        })
-    }
-
-    /// Waits until so many messages are in Mails, and checks that each is there once.
-    #[track_caller]
-    fn check_load(&self, courier: usize, count: usize) {
-        let courier = &self.couriers[courier];
-        wait_within(MAX_MOVE, || match kept_messages(courier) {
-            found if found >= count as u64 => Ok(()),
-            found => Err(format!("{found} of {count} messages are in Mails")),
-        });
-        let mails = kept_mails(courier);
-        let texts: String = mails.keys().map(|id| mail_text(courier, id) + "\n").collect();
-        let mut found = BTreeMap::<&str, usize>::new();
-        for word in texts.split_whitespace().filter(|word| word.starts_with("load-")) {
-            *found.entry(word).or_default() += 1;
-        }
-        let doubled: Vec<_> = found.iter().filter(|(_, times)| **times > 1).collect();
-        assert!(doubled.is_empty(), "{doubled:?}");
-        assert_eq!(found.len(), count, "acknowledged messages are lost");
-    }
-}
-
-/// The status of a tunnel, as a courier shows it.
-fn status(courier: &Courier, tunnel: &str) -> String {
-    let health = courier.get("/health").json();
-    health["adapters"][tunnel]["status"].as_str().unwrap_or_default().to_owned()
-}
-
-#[track_caller]
-fn wait_for_duty(courier: &Courier, tunnel: &str) {
-    wait_within(MAX_MOVE, || match status(courier, tunnel).as_str() {
-        "standby" => Err(format!("{tunnel} is in standby")),
-        _ => Ok(()),
-    });
-}
-
-fn signal(courier: &Courier, signal: Signal) {
-    let pid = i32::try_from(courier.pid()).ok().and_then(Pid::from_raw).unwrap();
-    kill_process(pid, signal).unwrap();
-}
-
-/// Pushes messages to both couriers, each until a courier has acknowledged it, as a provider does
-/// that has two addresses. Runs `fault` after a third of them.
-fn push_load(couriers: &[Courier; 2], fault: impl FnOnce()) {
-    let (next, acknowledged) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    thread::scope(|scope| {
-        for _ in 0..SENDERS {
-            scope.spawn(|| {
-                loop {
-                    let n = next.fetch_add(1, Ordering::Relaxed);
-                    if n >= LOAD {
-                        break;
-                    }
-                    let (session, text) = (format!("room-{}", n % 7), format!("load-{n}"));
-                    let message = body(&format!("evt-{n}"), &session, "ann", &text);
-                    let mut tries = n..;
-                    wait_within(2 * MAX_MOVE, || {
-                        let courier = tries.next().unwrap_or(n) % 2;
-                        match couriers[courier].try_push(&message) {
-                            Ok(answer) if answer.status == 200 => Ok(()),
-                            other => Err(format!("{text} was never acknowledged: {other:?}")),
-                        }
-                    });
-                    acknowledged.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-        }
-        until("a third of the load is acknowledged", || {
-            acknowledged.load(Ordering::Relaxed) >= LOAD / 3
-        });
-        fault();
-    });
-    assert_eq!(acknowledged.load(Ordering::Relaxed), LOAD);
-}
-
 #[test]
 fn burst_through_both_couriers_becomes_one_mail() {
-    let pair = Pair::start(3_000);
+    let server = PostgresServer::start();
+    let pair = CourierPair::start(&server, 3_000);
     pair.holder("ci");
     for n in 0..6 {
         pair.couriers[n % 2].hears(&format!("evt-{n}"), "room", "ann", &format!("line {n}"));
@@ -177,7 +49,8 @@ fn burst_through_both_couriers_becomes_one_mail() {
 
 #[test]
 fn page_of_one_courier_shows_both_with_their_duties() {
-    let pair = Pair::start(50);
+    let server = PostgresServer::start();
+    let pair = CourierPair::start(&server, 50);
     let holder = pair.holder("ci");
     let found = Browser::start(&pair.couriers[1 - holder], "couriers", &[]).passed();
     let rows: Vec<_> = found["rows"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
@@ -188,7 +61,8 @@ fn page_of_one_courier_shows_both_with_their_duties() {
 
 #[test]
 fn mail_is_claimed_by_one_of_two_agents_at_two_couriers() {
-    let pair = Pair::start(50);
+    let server = PostgresServer::start();
+    let pair = CourierPair::start(&server, 50);
     let mails: Vec<_> = (0..10).map(|n| pair.couriers[n % 2].mail(&format!("evt-{n}"))).collect();
     let workspaces = ["a", "b"].map(|name| {
         let root = pair.dir.path().join(format!("workspace-{name}"));
@@ -235,7 +109,8 @@ fn mail_is_claimed_by_one_of_two_agents_at_two_couriers() {
 
 #[test]
 fn tunnel_moves_when_its_courier_is_killed_or_stops() {
-    let mut pair = Pair::start(100);
+    let server = PostgresServer::start();
+    let mut pair = CourierPair::start(&server, 100);
     let first = pair.holder("ci");
     let cluster = pair.couriers[first].get("/health").json()["cluster"].clone();
     assert_eq!(cluster["couriers"].as_array().map(Vec::len), Some(2), "{cluster}");
@@ -265,7 +140,8 @@ fn tunnel_moves_when_its_courier_is_killed_or_stops() {
 
 #[test]
 fn killed_courier_loses_and_doubles_nothing_under_load() {
-    let pair = Pair::start(200);
+    let server = PostgresServer::start();
+    let pair = CourierPair::start(&server, 200);
     let holder = pair.holder("ci");
     push_load(&pair.couriers, || signal(&pair.couriers[holder], Signal::KILL));
     pair.check_load(1 - holder, LOAD);
@@ -273,10 +149,11 @@ fn killed_courier_loses_and_doubles_nothing_under_load() {
 
 #[test]
 fn killed_database_loses_and_doubles_nothing_under_load() {
-    let mut pair = Pair::start(200);
+    let mut server = PostgresServer::start();
+    let pair = CourierPair::start(&server, 200);
     pair.holder("ci");
     push_load(&pair.couriers, || {
-        pair.server.stop();
+        server.stop();
         // Without the database nothing is acknowledged: the request is refused, or has no answer
         // while it is unknown whether the last commit was done.
         let down = body("evt-down", "room-down", "ann", "load-down");
@@ -287,7 +164,7 @@ fn killed_database_loses_and_doubles_nothing_under_load() {
             (&health["status"], &health["storage"]["status"]),
             (&json!("degraded"), &json!("failing"))
         );
-        pair.server.run();
+        server.run();
     });
     // The provider tries again what was refused.
     wait_within(MAX_MOVE, || {
@@ -301,59 +178,13 @@ fn killed_database_loses_and_doubles_nothing_under_load() {
     }
 }
 
-/// An emulator that keeps events until a bot has acknowledged them, and couriers of its bot.
-fn with_slack() -> (ChatSim, Pair) {
-    let sim = ChatSim::start("slack");
-    let settings = json!({"ack_timeout_ms": 1000, "max_attempts": 1000,
-                          "resend_on_close": true, "backlog": true});
-    sim.control("settings", &settings);
-    let pair = Pair::start_with(50, &tunnel_section("slack", &socket_keys(&sim)));
-    (sim, pair)
-}
-
-/// Says and sends a few messages, which are counted at both ends.
-struct ChatLoad<'t> {
-    sim: &'t ChatSim,
-    said: usize,
-    sent: usize,
-}
-
-impl ChatLoad<'_> {
-    fn say(&mut self, count: usize) {
-        for _ in 0..count {
-            self.sim.say("general", &format!("load-{}", self.said));
-            self.said += 1;
-        }
-    }
-
-    fn send(&mut self, courier: &Courier, count: usize) {
-        for _ in 0..count {
-            send_to(courier, GENERAL, &format!("answer-{}", self.sent));
-            self.sent += 1;
-        }
-    }
-
-    /// Waits until all is kept and sent, and checks that nothing is there twice.
-    #[track_caller]
-    fn check(&self, pair: &Pair, courier: usize) {
-        pair.check_load(courier, self.said);
-        let sent = wait_within(MAX_MOVE, || {
-            let sent = self.sim.sent();
-            if sent.len() >= self.sent { Ok(sent) } else { Err(format!("{} sent", sent.len())) }
-        });
-        let mut texts: Vec<_> = sent.iter().map(|it| it["text"].as_str().unwrap()).collect();
-        texts.sort_unstable();
-        texts.dedup();
-        assert_eq!((texts.len(), sent.len()), (self.sent, self.sent), "{sent:#?}");
-    }
-}
-
 #[test]
 fn chat_stream_is_open_at_one_courier_and_moves_when_it_is_killed() {
-    let (sim, mut pair) = with_slack();
+    let server = PostgresServer::start();
+    let (sim, mut pair) = with_slack(&server);
     let holder = pair.holder("slack");
     sim.wait_for_connections(1);
-    let mut load = ChatLoad { sim: &sim, said: 0, sent: 0 };
+    let mut load = ChatLoad::new(&sim);
     load.say(20);
     load.send(&pair.couriers[1 - holder], 5);
     load.check(&pair, holder);
@@ -369,13 +200,15 @@ fn chat_stream_is_open_at_one_courier_and_moves_when_it_is_killed() {
 
 #[test]
 fn courier_that_was_stopped_beyond_its_lease_doubles_nothing() {
-    let (sim, pair) = with_slack();
+    let server = PostgresServer::start();
+    let (sim, pair) = with_slack(&server);
     let holder = pair.holder("slack");
     sim.wait_for_connections(1);
-    let mut load = ChatLoad { sim: &sim, said: 0, sent: 0 };
+    let mut load = ChatLoad::new(&sim);
     load.say(5);
     load.send(&pair.couriers[holder], 5);
     load.check(&pair, holder);
+    let stopped_at = Instant::now();
     signal(&pair.couriers[holder], Signal::STOP);
     // The stopped process holds its socket, in which events wait.
     load.say(20);
@@ -383,6 +216,9 @@ fn courier_that_was_stopped_beyond_its_lease_doubles_nothing() {
     load.send(&pair.couriers[other], 5);
     wait_for_duty(&pair.couriers[other], "slack");
     load.check(&pair, other);
+    // It is stopped for longer in a soak test.
+    let stopped_for = Duration::from_secs(times("MONOCO_STOPPED_S", 0).into());
+    thread::sleep(stopped_for.saturating_sub(stopped_at.elapsed()));
     signal(&pair.couriers[holder], Signal::CONT);
     load.say(20);
     load.send(&pair.couriers[holder], 5);

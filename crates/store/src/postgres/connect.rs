@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -26,8 +26,20 @@ use crate::{StoreError, StoreResult};
 /// How long a connection may take to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the server may leave data unacknowledged before the connection counts as lost.
-const TCP_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a host may take until its session can be used. A server that is stopped accepts
+/// connections, and never answers.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long the server may leave data unacknowledged before the connection counts as lost. It is
+/// shorter than the lease of a duty.
+const TCP_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How long a connection is idle before it is probed, and between two probes. Without probes, a
+/// courier that waits for an answer would not notice that the network swallows all packets.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The default of the client, which no operator sets.
+const DEFAULT_IDLE: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// Settings of every session. A server can have other defaults: the store relies on these.
 const SETTINGS: &str = "
@@ -40,12 +52,18 @@ const SETTINGS: &str = "
     SET statement_timeout = 0;
     SET default_transaction_read_only = off;
     SET jit = off;
+    SET tcp_keepalives_idle = 10;
+    SET tcp_keepalives_interval = 5;
+    SET tcp_user_timeout = '20s';
 ";
 
 /// How the sessions of one store are opened.
 #[derive(Debug)]
 pub(crate) struct Connector {
-    config: Config,
+    /// One per host of the URL, in their order.
+    hosts: Vec<Config>,
+    /// The host of the last session, which is tried first: each attempt at a lost one takes time.
+    last_host: AtomicUsize,
     tls: Tls,
     /// The schema with the tables of the store.
     schema: String,
@@ -63,28 +81,20 @@ pub(super) struct PgSession {
 
 impl Connector {
     /// Reads a connection URL. `sslrootcert` names a file with the certificates that sign the
-    /// server's certificate; otherwise those of the system count. `options` and the rest are
-    /// read as by other clients of PostgreSQL.
+    /// server's certificate; otherwise those of the system count. `sslmode` can be `verify-ca` or
+    /// `verify-full` as well, which mean `require`: certificates are always verified. `options` and
+    /// the rest are read as by other clients of PostgreSQL.
     pub(super) fn new(url: &str, schema: &str) -> StoreResult<Self> {
         let (url, root) = take_parameter(url, "sslrootcert");
-        // The error of the parser can repeat the password.
-        let invalid = |_| {
-            let why = "the PostgreSQL URL is invalid; expected \
-                       postgres://user:password@host:port/database?target_session_attrs=read-write";
-            StoreError::Unavailable(why.to_owned())
+        let (plain, mode) = take_parameter(&url, "sslmode");
+        let url = match mode.as_deref() {
+            Some("verify-ca" | "verify-full") => with_parameter(&plain, "sslmode=require"),
+            _ => url,
         };
-        let mut config: Config = url.parse().map_err(invalid)?;
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(CONNECT_TIMEOUT);
-        }
-        if config.get_tcp_user_timeout().is_none() {
-            config.tcp_user_timeout(TCP_TIMEOUT);
-        }
-        if config.get_application_name().is_none() {
-            config.application_name("monoco");
-        }
+        let hosts = host_urls(&url).into_iter().map(|url| read_config(&url));
         Ok(Self {
-            config,
+            hosts: hosts.collect::<StoreResult<_>>()?,
+            last_host: AtomicUsize::new(0),
             tls: Tls::new(root.map(PathBuf::from))?,
             schema: schema.to_owned(),
             #[cfg(test)]
@@ -93,7 +103,7 @@ impl Connector {
     }
 
     /// Opens a session. Its task runs on the current runtime.
-    pub(super) async fn connect(&self) -> Result<PgSession, tokio_postgres::Error> {
+    pub(super) async fn connect(&self) -> StoreResult<PgSession> {
         self.open(None).await
     }
 
@@ -101,7 +111,7 @@ impl Connector {
     pub(super) async fn connect_listening(
         &self,
         heard: mpsc::Sender<String>,
-    ) -> Result<PgSession, tokio_postgres::Error> {
+    ) -> StoreResult<PgSession> {
         self.open(Some(heard)).await
     }
 
@@ -110,11 +120,35 @@ impl Connector {
         format!("monoco_{}", self.schema)
     }
 
-    async fn open(
+    /// Opens a session at the first host that has one, from the host of the last session on. A host
+    /// that does not answer does not keep the courier from the others. The error is that of the last
+    /// one that was tried.
+    async fn open(&self, heard: Option<mpsc::Sender<String>>) -> StoreResult<PgSession> {
+        let mut last = StoreError::Unavailable("the PostgreSQL URL has no host".to_owned());
+        let (count, first) = (self.hosts.len(), self.last_host.load(Ordering::Relaxed));
+        for at in (0..count).map(|offset| (first + offset) % count) {
+            let opened = self.open_at(&self.hosts[at], heard.clone());
+            last = match tokio::time::timeout(SESSION_TIMEOUT, opened).await {
+                Ok(Ok(session)) => {
+                    self.last_host.store(at, Ordering::Relaxed);
+                    return Ok(session);
+                }
+                Ok(Err(error)) => store_error(&error),
+                Err(_) => StoreError::Unavailable(format!(
+                    "PostgreSQL: no answer in {} s; check that the server is not stopped",
+                    SESSION_TIMEOUT.as_secs()
+                )),
+            };
+        }
+        Err(last)
+    }
+
+    async fn open_at(
         &self,
+        config: &Config,
         heard: Option<mpsc::Sender<String>>,
     ) -> Result<PgSession, tokio_postgres::Error> {
-        let (client, mut connection) = self.config.connect(self.tls.clone()).await?;
+        let (client, mut connection) = config.connect(self.tls.clone()).await?;
         let warned = Arc::new(AtomicBool::new(false));
         let on_warning = Arc::clone(&warned);
         #[expect(
@@ -142,6 +176,50 @@ impl Connector {
         client.batch_execute(&path).await?;
         Ok(PgSession { client, warned })
     }
+}
+
+/// Reads the URL of one host, and sets what it leaves open.
+fn read_config(url: &str) -> StoreResult<Config> {
+    let mut config: Config = url.parse().map_err(|error| {
+        // The error of the parser can repeat the password.
+        let detail = diagnosis::invalid_parameter(&error);
+        let detail = detail.map(|detail| format!(": {detail}")).unwrap_or_default();
+        StoreError::Unavailable(format!(
+            "the PostgreSQL URL is invalid{detail}; expected \
+             postgres://user:password@host:port/database?target_session_attrs=read-write"
+        ))
+    })?;
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(CONNECT_TIMEOUT);
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(TCP_TIMEOUT);
+    }
+    if config.get_keepalives_idle() == DEFAULT_IDLE {
+        config.keepalives_idle(PROBE_INTERVAL);
+    }
+    if config.get_keepalives_interval().is_none() {
+        config.keepalives_interval(PROBE_INTERVAL);
+    }
+    if config.get_application_name().is_none() {
+        config.application_name("monoco");
+    }
+    Ok(config)
+}
+
+/// The URLs of the hosts in a URL, in their order. Hosts of which one is chosen at random, and
+/// those that a parameter names, stay together.
+fn host_urls(url: &str) -> Vec<String> {
+    let Some((scheme, rest)) = url.split_once("://") else { return vec![url.to_owned()] };
+    let (user, rest) = match rest.split_once('@') {
+        Some((user, rest)) => (format!("{user}@"), rest),
+        None => (String::new(), rest),
+    };
+    let (hosts, rest) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    if rest.contains("load_balance_hosts=") {
+        return vec![url.to_owned()];
+    }
+    hosts.split(',').map(|host| format!("{scheme}://{user}{host}{rest}")).collect()
 }
 
 fn note(notice: &DbError, warned: &AtomicBool) {
@@ -173,6 +251,12 @@ fn take_parameter(url: &str, name: &str) -> (String, Option<String>) {
     }
     let query = if rest.is_empty() { String::new() } else { format!("?{}", rest.join("&")) };
     (format!("{base}{query}"), value)
+}
+
+/// Adds a parameter to a URL.
+fn with_parameter(url: &str, parameter: &str) -> String {
+    let separator = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{separator}{parameter}")
 }
 
 /// What a failed statement means for the transaction.
@@ -235,6 +319,9 @@ impl Tls {
         {
             let certificate = certificate.map_err(|error| invalid(error.to_string()))?;
             roots.add(certificate).map_err(|error| invalid(error.to_string()))?;
+        }
+        if roots.is_empty() {
+            return Err(invalid("the file has no certificate; expected PEM".to_owned()));
         }
         let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
         Ok(Self(Arc::new(config)))
@@ -331,7 +418,32 @@ mod tests {
 
     #[test]
     fn error_of_an_invalid_url_does_not_repeat_the_password() {
-        let error = Connector::new("postgres://ann:secret@host:port/db", "public").unwrap_err();
-        assert!(!error.to_string().contains("secret"), "{error}");
+        for (url, named) in [
+            ("postgres://ann:secret@host:port/db", "port"),
+            ("postgres://ann:secret@host/db?sslmode=maybe", "sslmode"),
+            ("postgres://ann:secret@host/db?sslcert=me.pem", "sslcert"),
+            ("postgres://ann:pass@secret?secret=1@host/db", "URL"),
+        ] {
+            let error = Connector::new(url, "public").unwrap_err().to_string();
+            assert!(error.contains(named) && !error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn each_host_has_its_own_timeout_and_probes() {
+        let url = "postgres://ann:pa%2Fss@a:1,b:2,%2Frun%2Fpg/db?sslmode=verify-full";
+        let hosts = Connector::new(url, "public").unwrap().hosts;
+        assert_eq!(hosts.len(), 3);
+        for host in &hosts {
+            assert_eq!((host.get_hosts().len(), host.get_user()), (1, Some("ann")));
+            assert_eq!(host.get_ssl_mode(), tokio_postgres::config::SslMode::Require);
+            assert_eq!(host.get_keepalives_idle(), PROBE_INTERVAL);
+            assert_eq!(host.get_tcp_user_timeout(), Some(&TCP_TIMEOUT));
+        }
+        assert_eq!(hosts[1].get_ports(), [2]);
+        let url = "postgres://ann@a,b/db?keepalives_idle=60&load_balance_hosts=random";
+        let hosts = Connector::new(url, "public").unwrap().hosts;
+        assert_eq!((hosts.len(), hosts[0].get_hosts().len()), (1, 2));
+        assert_eq!(hosts[0].get_keepalives_idle(), Duration::from_secs(60));
     }
 }

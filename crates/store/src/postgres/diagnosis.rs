@@ -14,16 +14,44 @@ pub(super) fn describe(error: &Error) -> String {
         return format!("PostgreSQL: {text}{next}");
     };
     let text = format!("PostgreSQL {}: {}", db.code().code(), db.message());
+    let wants_tls = *db.code() == SqlState::INVALID_AUTHORIZATION_SPECIFICATION
+        && db.message().contains("no encryption");
+    if wants_tls {
+        return format!("{text}; the server wants TLS: add sslmode=require to the URL");
+    }
     match next_step(db.code()) {
         Some(next) => format!("{text}; {next}"),
         None => text,
     }
 }
 
+/// Parameters of other clients that this one does not have.
+const UNSUPPORTED: [&str; 7] =
+    ["sslcert", "sslkey", "sslcrl", "gssencmode", "passfile", "service", "client_encoding"];
+
+/// Which parameter of a URL is invalid. `None` when its name could be a part of the password.
+pub(super) fn invalid_parameter(error: &Error) -> Option<String> {
+    let cause = error.source()?.to_string();
+    let name = cause.split('`').nth(1)?;
+    match cause.starts_with("invalid value") {
+        true => Some(format!("invalid value of {name}")),
+        false if UNSUPPORTED.contains(&name) => Some(format!("{name} is not supported")),
+        false => None,
+    }
+}
+
 /// What to do when the server cannot be reached.
 fn connection_step(text: &str) -> Option<&'static str> {
     if text.contains("does not allow writes") {
-        return Some("all servers of the URL are standbys; add the primary, or promote one");
+        return Some(
+            "no server of the URL accepts writes; start the primary, or promote a standby",
+        );
+    }
+    if text.contains("does not support TLS") {
+        return Some("set ssl = on on the server, or use sslmode=disable in a network you trust");
+    }
+    if text.contains("certificate expired") {
+        return Some("renew the certificate of the server, and check the clock of this machine");
     }
     if text.contains("certificate") || text.contains("TLS") {
         return Some(

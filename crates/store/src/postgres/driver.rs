@@ -65,6 +65,8 @@ pub(crate) struct PgConnection {
     /// Whether the server has ended the transaction that is aborted.
     is_ended: Cell<bool>,
     pending: RefCell<PendingWrites>,
+    /// Whether the disk of the server was full for a statement.
+    disk_full: Cell<bool>,
     /// Only of a writer.
     pub(super) batches: Option<Batches>,
 }
@@ -109,6 +111,7 @@ impl PgConnection {
             is_start_pending: Cell::new(false),
             is_ended: Cell::new(false),
             pending: RefCell::default(),
+            disk_full: Cell::new(false),
             batches: None,
         };
         connection.reconnect()?;
@@ -118,7 +121,7 @@ impl PgConnection {
     /// Opens a new session. What the old one has not committed is lost.
     pub(crate) fn reconnect(&self) -> StoreResult<()> {
         self.close();
-        let session = self.wait(self.connector.connect()).map_err(|error| store_error(&error))?;
+        let session = self.wait(self.connector.connect())?;
         *self.session.borrow_mut() = Some(session);
         self.status.set(TxStatus::None);
         if self.batches.is_some() {
@@ -174,8 +177,17 @@ impl PgConnection {
                 PgFailure::Transient => TxStatus::Lost,
                 PgFailure::Statement => TxStatus::Aborted,
             });
-            store_error(&error)
+            let error = store_error(&error);
+            if matches!(error, StoreError::DiskFull) {
+                self.disk_full.set(true);
+            }
+            error
         })
+    }
+
+    /// Whether the disk of the server was full since the last call.
+    pub(crate) fn take_disk_full(&self) -> bool {
+        self.disk_full.take()
     }
 
     fn prepared(&self, sql: &str) -> StoreResult<Arc<PreparedStatement>> {

@@ -1,6 +1,6 @@
 //! What the database server says about its version, its durability and its standbys.
 
-use super::Durability;
+use super::{Durability, migrate};
 use crate::StoreResult;
 use crate::sql::db::Db;
 use crate::sql::rows;
@@ -15,9 +15,19 @@ const SETTINGS: &str = "
     SELECT current_setting('server_version_num')::bigint, pg_is_in_recovery()::int,
            (current_setting('fsync') = 'on')::int, (current_setting('full_page_writes') = 'on')::int,
            current_setting('synchronous_commit'),
-           coalesce((SELECT max(extract(epoch FROM clock_timestamp() - xact_start))::bigint
-                       FROM pg_stat_activity
-                      WHERE backend_xmin IS NOT NULL AND datname = current_database()), 0)
+           coalesce((SELECT max(age)::bigint FROM (
+               SELECT extract(epoch FROM clock_timestamp() - xact_start) AS age
+                 FROM pg_stat_activity
+                WHERE coalesce(backend_xmin, backend_xid) IS NOT NULL
+                  AND datname = current_database()
+                UNION ALL
+               SELECT extract(epoch FROM clock_timestamp() - prepared)
+                 FROM pg_prepared_xacts WHERE database = current_database()) AS open), 0),
+           (to_regclass('schema_version') IS NOT NULL)::int
+";
+
+const SCHEMA: &str = "
+    SELECT coalesce(max(version), 0), coalesce(max(oldest_program), 0) FROM schema_version
 ";
 
 // Roles without `pg_monitor` see the rows, and NULL instead of the state.
@@ -37,8 +47,10 @@ pub struct ServerFacts {
     pub full_page_writes: bool,
     /// Of the sessions of the store.
     pub synchronous_commit: String,
-    /// The age of the oldest transaction in this database, in seconds.
+    /// The age of the oldest transaction in this database, in seconds, prepared ones included.
     pub oldest_transaction_s: i64,
+    /// The newest migration, and the oldest program that can use the schema. Zero without a schema.
+    pub schema: (i64, i64),
     pub standbys: Vec<StandbyFacts>,
 }
 
@@ -52,17 +64,22 @@ pub struct StandbyFacts {
 
 impl ServerFacts {
     pub(crate) fn read(db: &Db) -> StoreResult<Self> {
-        let mut facts = rows::one(db, SETTINGS, [], |row| {
-            Ok(Self {
+        let (mut facts, has_schema) = rows::one(db, SETTINGS, [], |row| {
+            let facts = Self {
                 version: row.get(0)?,
                 is_standby: row.get(1)?,
                 fsync: row.get(2)?,
                 full_page_writes: row.get(3)?,
                 synchronous_commit: row.get(4)?,
                 oldest_transaction_s: row.get(5)?,
+                schema: (0, 0),
                 standbys: Vec::new(),
-            })
+            };
+            Ok((facts, row.get::<bool>(6)?))
         })?;
+        if has_schema {
+            facts.schema = rows::one(db, SCHEMA, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        }
         facts.standbys = rows::list(db, STANDBYS, [], |row| {
             let state = Some(row.get::<String>(1)?).filter(|state| !state.is_empty());
             Ok(StandbyFacts { name: row.get(0)?, state })
@@ -105,6 +122,7 @@ impl ServerFacts {
                 self.synchronous_commit
             ));
         }
+        problems.extend(migrate::incompatible(self.schema));
         if durability == Durability::Replicated && !self.is_standby {
             problems.extend(self.missing_standby().map(str::to_owned));
         }
@@ -135,7 +153,7 @@ impl ServerFacts {
         let warning = || {
             format!(
                 "a transaction has been open for {age} s, so that PostgreSQL cannot remove old \
-                 rows; find it in pg_stat_activity and end it"
+                 rows; find it in pg_stat_activity or pg_prepared_xacts, and end it"
             )
         };
         is_old.then(warning).into_iter().collect()
@@ -154,6 +172,7 @@ mod tests {
             full_page_writes: true,
             synchronous_commit: "on".to_owned(),
             oldest_transaction_s: 0,
+            schema: (1, 1),
             standbys: Vec::new(),
         }
     }
@@ -174,6 +193,7 @@ mod tests {
                 ServerFacts { synchronous_commit: "local".to_owned(), ..good() },
                 "synchronous_commit = local",
             ),
+            (ServerFacts { schema: (9, 8), ..good() }, "programs with schema 8 or newer"),
         ] {
             let problems = facts.problems(Durability::Primary);
             assert!(problems.len() == 1 && problems[0].contains(expected), "{problems:?}");

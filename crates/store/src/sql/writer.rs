@@ -62,6 +62,10 @@ const GROUP_WAIT_PART: u32 = 8;
 /// others.
 const CERTAIN_BATCHES: u32 = 16;
 
+/// How long the store counts as full after PostgreSQL has rejected a row: smaller rows can still
+/// fit, and commits of duties every 5 s do.
+const FULL_TIME: Duration = Duration::from_secs(10);
+
 /// Maximum number of rows of one kind in [`RowCache`].
 const MAX_CACHED_ROWS: usize = 16_384;
 
@@ -526,6 +530,7 @@ impl WriterThread {
         mut commands: mpsc::Receiver<Box<dyn QueuedCommand>>,
         channels: &WriterChannels,
     ) {
+        let mut full_until = None;
         while let Some(first) = self.postponed.take().or_else(|| commands.blocking_recv()) {
             if let StoreHealth::Broken(why) = channels.health() {
                 first.answer(&Err(StoreError::Broken(why)));
@@ -535,8 +540,14 @@ impl WriterThread {
             let (changes, started) = (self.db.total_changes(), Instant::now());
             let (batch, effects, commit) = self.commit_batch(first, &mut commands, channels);
             self.last_batch = (batch.len(), started.elapsed());
-            // A batch that wrote nothing proves nothing about the disk.
-            if commit.is_err() || self.db.total_changes() != changes {
+            let is_full = self.db.as_postgres().is_some_and(|db| db.take_disk_full());
+            if is_full {
+                full_until = Some(Instant::now() + FULL_TIME);
+            }
+            if commit.is_ok() && full_until.is_some_and(|until| Instant::now() < until) {
+                channels.record_health(Err(&StoreError::DiskFull));
+            } else if commit.is_err() || self.db.total_changes() != changes {
+                // A batch that wrote nothing proves nothing about the disk.
                 channels.record_health(commit.as_ref().map(|_| ()));
             }
             if commit.is_ok() {

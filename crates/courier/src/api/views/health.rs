@@ -14,8 +14,8 @@ use super::cluster::ClusterHealth;
 #[derive(Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ToSchema))]
 pub struct HealthView {
-    /// `ok`, `degraded` (writes fail for now, letters are delayed, or data is lost or damaged) or
-    /// `failed` (restart the courier)
+    /// `ok`, `degraded` (writes fail for now, letters are delayed, data is lost or damaged, or a
+    /// database server or clock needs attention) or `failed` (restart the courier)
     pub status: Cow<'static, str>,
     pub version: Cow<'static, str>,
     pub adapters: BTreeMap<String, AdapterHealth>,
@@ -39,6 +39,9 @@ pub struct HealthView {
     pub oldest_unclaimed_mail_ms: Option<i64>,
     /// Difference between the machine's clock and the courier's, which does not jump
     pub clock_drift_ms: i64,
+    /// Which clock differs too much from those of the couriers that share the store, and what to do
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_problem: Option<String>,
 }
 
 /// Health of one tunnel.

@@ -177,8 +177,8 @@ pub(super) fn port(name: &'static str, host: IpAddr, port: u16) -> DoctorCheck {
 }
 
 /// Compares the machine's clock with the newest file of the store and with the courier's
-/// clock.
-pub(super) fn clock(store: &Path, drift: Option<i64>, is_shared: bool) -> DoctorCheck {
+/// clock. `shared` is what a courier that shares its store says about the clocks.
+pub(super) fn clock(store: &Path, drift: Option<i64>, shared: Option<&str>) -> DoctorCheck {
     let (name, now) = ("clock", wall_now());
     if now.ms() < MIN_CLOCK_MS {
         let detail = format!("the clock shows {}", now.rfc3339());
@@ -188,17 +188,12 @@ pub(super) fn clock(store: &Path, drift: Option<i64>, is_shared: bool) -> Doctor
             "set the clock of the machine, then restart the courier",
         );
     }
+    if let Some((detail, hint)) = shared.and_then(|problem| problem.split_once("; ")) {
+        return DoctorCheck::warn(name, detail, hint);
+    }
     if let Some(drift) = drift
         && drift.abs() > MAX_DRIFT_MS
     {
-        if is_shared {
-            let detail = format!(
-                "differs from the clock of the database server, which the courier follows, by {} s",
-                drift / 1000
-            );
-            let hint = "synchronize the clocks of both machines, for example with chrony";
-            return DoctorCheck::warn(name, detail, hint);
-        }
         let detail = format!("changed by {} s since the courier started", drift / 1000);
         let hint = "the courier ignores clock steps; when the clock is right, run \
                     `monoco courier restart`";
@@ -235,14 +230,14 @@ mod tests {
     #[test]
     fn clock_step_is_reported() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(clock(dir.path(), None, false).state, CheckState::Ok);
-        assert_eq!(clock(dir.path(), Some(-59_000), false).state, CheckState::Ok);
-        assert_eq!(clock(dir.path(), Some(-61_000), false).state, CheckState::Warn);
+        assert_eq!(clock(dir.path(), None, None).state, CheckState::Ok);
+        assert_eq!(clock(dir.path(), Some(-59_000), None).state, CheckState::Ok);
+        assert_eq!(clock(dir.path(), Some(-61_000), None).state, CheckState::Warn);
         let file = fs::File::create(dir.path().join("monoco.db")).unwrap();
-        assert_eq!(clock(dir.path(), None, false).state, CheckState::Ok);
+        assert_eq!(clock(dir.path(), None, None).state, CheckState::Ok);
         let later = u64::try_from(wall_now().ms()).unwrap() + 3_600_000;
         file.set_modified(UNIX_EPOCH + Duration::from_millis(later)).unwrap();
-        assert_eq!(clock(dir.path(), None, false).state, CheckState::Warn);
+        assert_eq!(clock(dir.path(), None, None).state, CheckState::Warn);
     }
 
     #[test]
