@@ -75,6 +75,8 @@ mod records;
 mod reference_sdks;
 mod replays;
 mod rspamd;
+mod s3_objects;
+mod s3_server;
 mod search;
 mod sending_order;
 mod shared_store;

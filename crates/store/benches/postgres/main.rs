@@ -161,7 +161,7 @@ fn open_couriers(url: &str, schema: &str, couriers: usize, dir: &Path) -> Result
             courier: format!("courier-{courier}"),
             boot: "1".to_owned(),
             durability: Durability::Primary,
-            objects: ObjectLocation::Database { spool: dir.join(format!("spool-{courier}")) },
+            objects: ObjectLocation::database(dir.join(format!("spool-{courier}"))),
         };
         Ok(PostgresStore::open(&options)?)
     };
