@@ -28,6 +28,7 @@ mod log_limit;
 pub mod mcp;
 pub mod open_store;
 pub mod pipeline;
+pub mod s3;
 pub mod serve;
 mod signals;
 pub mod supervisor;

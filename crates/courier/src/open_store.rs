@@ -3,14 +3,19 @@
 use std::sync::Arc;
 
 use monoco_adapters::secret_command::get_secret;
-use monoco_core::config::Secret;
+use monoco_core::config::{Secret, SecretSource};
 use monoco_core::courier::CourierId;
+use monoco_core::retry::Failure;
 use monoco_store::postgres::{ObjectLocation, PostgresOptions, PostgresStore, ServerFacts};
 use monoco_store::sqlite::SqliteStore;
-use monoco_store::{SharedStore, SqlStore, StoreError, StoreLocation, StoreResult};
+use monoco_store::{
+    RemoteObjects as _, SharedStore, SqlStore, StoreError, StoreLocation, StoreResult,
+};
 
 use crate::config::{PostgresConfig, StoreConfig};
 use crate::home::Home;
+use crate::s3::S3Objects;
+use crate::s3::location::S3Location;
 
 /// Opens the store, and creates it when it does not exist.
 ///
@@ -36,7 +41,7 @@ pub async fn open_store(
                 courier: courier.to_string(),
                 boot: format!("{boot:016x}"),
                 durability: config.durability,
-                objects: ObjectLocation::Database { spool: home.spool() },
+                objects: objects(home, config.objects.as_ref(), true).await?,
             };
             blocking(move || PostgresStore::open(&options)).await?
         }
@@ -55,7 +60,7 @@ pub async fn location(home: &Home, config: &StoreConfig) -> StoreResult<StoreLoc
         StoreConfig::Postgres(config) => StoreLocation::Postgres {
             url: url(config).await?.expose().trim().to_owned(),
             schema: config.schema.clone(),
-            spool: home.spool(),
+            objects: objects(home, config.objects.as_ref(), false).await?,
         },
     })
 }
@@ -68,6 +73,50 @@ pub async fn location(home: &Home, config: &StoreConfig) -> StoreResult<StoreLoc
 pub async fn check_server(config: &PostgresConfig) -> StoreResult<ServerFacts> {
     let (url, schema) = (url(config).await?, config.schema.clone());
     blocking(move || PostgresStore::check(url.expose().trim(), &schema)).await
+}
+
+/// Opens the bucket for large objects, if the config names one.
+///
+/// # Errors
+///
+/// When the server rejects the keys or the bucket. A courier can start while the server is down
+/// (`is_lenient`): messages without large objects do not need it.
+pub async fn objects(
+    home: &Home,
+    source: Option<&SecretSource>,
+    is_lenient: bool,
+) -> StoreResult<ObjectLocation> {
+    let spool = home.spool();
+    let Some(source) = source else { return Ok(ObjectLocation::database(spool)) };
+    let bucket = bucket(source).await?;
+    match bucket.test_access().await {
+        Err(failure) if !is_lenient || matches!(failure, Failure::Permanent { .. }) => {
+            Err(unusable(failure.detail()))
+        }
+        _ => Ok(ObjectLocation { spool, remote: Some(Arc::new(bucket)) }),
+    }
+}
+
+/// Writes, reads and deletes a small object in the bucket of the config. Returns where it is.
+///
+/// # Errors
+///
+/// When the bucket cannot be used, or the command that prints its URL fails.
+pub async fn check_bucket(source: &SecretSource) -> StoreResult<String> {
+    let bucket = bucket(source).await?;
+    bucket.test_access().await.map_err(|failure| unusable(failure.detail()))?;
+    Ok(bucket.place().to_owned())
+}
+
+async fn bucket(source: &SecretSource) -> StoreResult<S3Objects> {
+    let url = get_secret(source).await;
+    let url = url.map_err(|failure| unusable(&format!("objects_command: {}", failure.detail())))?;
+    let location = S3Location::parse(url.expose()).map_err(|why| unusable(&why))?;
+    S3Objects::new(location).map_err(|why| unusable(&why))
+}
+
+fn unusable(why: &str) -> StoreError {
+    StoreError::Unavailable(format!("the place of large objects cannot be used: {why}"))
 }
 
 async fn url(config: &PostgresConfig) -> StoreResult<Secret> {

@@ -43,7 +43,9 @@ use crate::courier::merge::MergeLoop;
 use crate::courier::search_indexer::SearchIndexer;
 use crate::courier::tunnel_supervisor::TunnelSupervisor;
 use crate::courier::tunnels::TunnelRegistry;
-use crate::courier::{approval_asks, database_check, figures, locks_file, retention, sweeper};
+use crate::courier::{
+    approval_asks, database_check, figures, locks_file, object_check, retention, sweeper,
+};
 use crate::home::{ApiToken, CourierInfo, CourierState, Home, HomeError, PageAccess, ReloadResult};
 use crate::log::LogWriter;
 use crate::open_store::open_store;
@@ -470,6 +472,7 @@ fn start_loops(
     loops.spawn(figures::run(store(), clock, stop()));
     if parts.duties.is_shared() {
         loops.spawn(database_check::run(store(), config.store.durability(), stop()));
+        loops.spawn(object_check::run(store(), stop()));
     }
     let search = Arc::clone(&parts.search);
     loops.spawn(Arc::clone(&search).run(stop()));

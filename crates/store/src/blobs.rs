@@ -18,6 +18,8 @@ use monoco_core::object::{BytesHasher, ObjId, ObjKind};
 use monoco_fs::{FileOptions, TemporaryFile, WriteError, sync_dir, sync_file_system};
 use tokio::io::{AsyncRead, ReadBuf};
 
+use crate::RemoteObjects;
+
 /// From this number of files on, one sync of the file system costs less than a sync of each file
 /// and of its directory.
 const MIN_FILES_FOR_ONE_SYNC: usize = 8;
@@ -25,6 +27,9 @@ const MIN_FILES_FOR_ONE_SYNC: usize = 8;
 /// Whether a sync of the whole file system waits for the disk and reports errors. It does on
 /// Linux; POSIX promises neither.
 const CAN_SYNC_FILE_SYSTEM: bool = cfg!(any(target_os = "linux", target_os = "android"));
+
+/// Bytes of a body that are in memory while it is copied.
+const MAX_PART_BYTES: usize = 256 << 10;
 
 /// Where large bodies and attachments are stored, by their hash. Methods block.
 pub(crate) trait BlobStorage: std::fmt::Debug + Send + Sync {
@@ -46,13 +51,18 @@ pub(crate) trait BlobStorage: std::fmt::Debug + Send + Sync {
     /// Reads the bytes named `id`, without checking them. `None` when there is no such body.
     fn get(&self, id: &ObjId) -> io::Result<Option<Vec<u8>>>;
 
+    /// Appends the bytes named `id` to `to`, without checking them. Returns whether there is such
+    /// a body.
+    fn copy_to(&self, id: &ObjId, to: &mut BlobWriter) -> io::Result<bool>;
+
     /// Lists the bodies of more than `min` bytes whose names start with this byte.
     fn list(&self, first_byte: u8, min: u64) -> io::Result<Vec<ObjId>>;
 
     /// Reads the body named `id`, if it can be a JSON object.
     fn json(&self, id: &ObjId) -> io::Result<Option<String>>;
 
-    /// Deletes the body named `id`, if there is one. Returns after the sync.
+    /// Deletes the body named `id`, if there is one. Returns after the sync. In a database the body
+    /// stays when it has a row in `blobs`: another courier has stored it again.
     fn remove(&self, id: &ObjId) -> Result<(), WriteError>;
 
     /// Whether the body named `id` was last stored at least `min_age` ago, or does not exist.
@@ -65,8 +75,19 @@ pub(crate) trait BlobStorage: std::fmt::Debug + Send + Sync {
     /// Locks the bodies for deletions of old ones. `None` while a backup copies them.
     fn try_lock_deletions(&self) -> io::Result<Option<DeletionLock>>;
 
-    /// Whether there is a body named `id` with this size.
+    /// Whether there is a body named `id` with this size. Bytes in a remote place are not asked
+    /// for: there can be too many of them.
     fn has(&self, id: &ObjId, bytes: u64) -> bool;
+
+    /// Like [`Self::has`], and asks the remote place.
+    fn is_stored(&self, id: &ObjId, bytes: u64) -> io::Result<bool> {
+        Ok(self.has(id, bytes))
+    }
+
+    /// The remote place of the bytes, when they are neither in files nor in the database.
+    fn remote(&self) -> Option<&dyn RemoteObjects> {
+        None
+    }
 }
 
 /// Held while old bodies are deleted. A database needs no lock: its backups read a snapshot.
@@ -180,15 +201,16 @@ impl BlobStorage for BlobFiles {
     fn start(&self) -> Result<BlobWriter, WriteError> {
         let dir = File::open(self.temporary_dir()).map_err(WriteError::Write)?;
         let mode = FileOptions::PRIVATE_SYNCED.mode;
-        let file = TemporaryFile::create(dir, Path::new(&self.temporary_name()), mode);
-        let file = file.map_err(WriteError::Write)?;
-        Ok(BlobWriter { file, hasher: BytesHasher::default(), size: 0 })
+        let name = self.temporary_name();
+        let file = TemporaryFile::create(dir, Path::new(&name), mode).map_err(WriteError::Write)?;
+        let path = self.temporary_dir().join(name);
+        Ok(BlobWriter { file, path, hasher: BytesHasher::default(), size: 0 })
     }
 
     fn finish(&self, writer: BlobWriter) -> Result<StoredBytes, WriteError> {
-        let BlobWriter { mut file, hasher, size } = writer;
+        let StoredBytes { hash, size } = writer.stored();
+        let BlobWriter { mut file, .. } = writer;
         file.write(&[], FileOptions::PRIVATE_SYNCED)?;
-        let hash = hasher.finish();
         let path = self.path(&hash);
         let dir = path.parent().expect("a blob's path has a directory");
         create_dir(dir)?;
@@ -203,12 +225,8 @@ impl BlobStorage for BlobFiles {
     }
 
     fn open_file(&self, id: &ObjId) -> io::Result<Option<BlobReader>> {
-        match File::open(self.path(id)) {
-            Ok(file) => {
-                let size = file.metadata()?.len();
-                let (file, hasher) = (tokio::fs::File::from_std(file), BytesHasher::default());
-                Ok(Some(BlobReader { file, id: *id, size, left: size, hasher }))
-            }
+        match BlobReader::open(&self.path(id), *id) {
+            Ok(reader) => Ok(Some(reader)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -219,6 +237,20 @@ impl BlobStorage for BlobFiles {
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+
+    fn copy_to(&self, id: &ObjId, to: &mut BlobWriter) -> io::Result<bool> {
+        let mut file = match File::open(self.path(id)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            file => file?,
+        };
+        let mut part = vec![0; MAX_PART_BYTES];
+        loop {
+            match file.read(&mut part)? {
+                0 => return Ok(true),
+                read => to.append(&part[..read]).map_err(into_io)?,
+            }
         }
     }
 
@@ -297,11 +329,22 @@ impl BlobStorage for BlobFiles {
 #[derive(Debug)]
 pub(crate) struct BlobWriter {
     file: TemporaryFile<File>,
+    path: PathBuf,
     hasher: BytesHasher,
     size: u64,
 }
 
 impl BlobWriter {
+    /// Where the file is until the writer is dropped.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Hash and size of what was written.
+    pub(crate) fn stored(&self) -> StoredBytes {
+        StoredBytes { hash: self.hasher.clone().finish(), size: self.size }
+    }
+
     /// Writes the next part of the bytes.
     pub(crate) fn append(&mut self, part: &[u8]) -> Result<(), WriteError> {
         self.file.write_all(part).map_err(WriteError::Write)?;
@@ -324,9 +367,12 @@ pub struct BlobReader {
 }
 
 impl BlobReader {
-    /// The same reader for bytes that must be those of `id`.
-    pub(crate) fn of(self, id: ObjId) -> Self {
-        Self { id, ..self }
+    /// Opens a file whose bytes must be those of `id`. It can be removed while it is read.
+    pub(crate) fn open(path: &Path, id: ObjId) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let size = file.metadata()?.len();
+        let (file, hasher) = (tokio::fs::File::from_std(file), BytesHasher::default());
+        Ok(Self { file, id, size, left: size, hasher })
     }
 
     /// The number of all bytes.
@@ -386,6 +432,12 @@ pub(crate) fn relative_path(id: &ObjId) -> PathBuf {
     let hex = name.rsplit(':').next().unwrap_or(&name);
     let (dir, _) = hex.split_at(2);
     Path::new(dir).join(hex)
+}
+
+pub(crate) fn into_io(error: WriteError) -> io::Error {
+    match error {
+        WriteError::Write(error) | WriteError::Sync(error) => error,
+    }
 }
 
 /// Creates a directory and its parents, and syncs them.

@@ -66,6 +66,7 @@ mod mails;
 mod objects;
 pub mod postgres;
 mod records;
+mod remote_objects;
 mod retention;
 mod search;
 mod sessions;
@@ -106,6 +107,7 @@ pub use records::{
     BoxSummary, CreatedRecord, DispatchOutcome, DispatchRequest, DispatchResult, LeasedEntry,
     RecordFilter, RecordStore, SweepCounts,
 };
+pub use remote_objects::{ObjectSource, RemoteObjects, RemotePlace};
 pub use retention::RetentionStore;
 pub use search::{
     FtsIndex, IndexedMessage, MAX_RANKED, SearchBatch, SearchHit, SearchIndex, SearchProgress,

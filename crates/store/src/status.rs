@@ -7,7 +7,7 @@ use monoco_core::delivery::SendState;
 use monoco_core::record::{BoxKind, ReadState};
 use monoco_core::time::Timestamp;
 
-use crate::StoreResult;
+use crate::{RemotePlace, StoreResult};
 
 /// Numbers of rows, and the ages of the oldest ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,6 +49,13 @@ pub trait StatusStore: Send + Sync {
     /// Lists attachments and large objects whose files are missing or have another size: the
     /// number, and up to `limit` names.
     async fn missing_blobs(&self, limit: usize) -> StoreResult<(usize, Vec<String>)>;
+
+    /// Returns the remote place of large objects, if they have one, and whether it answers.
+    fn remote_objects(&self) -> Option<RemotePlace>;
+
+    /// Writes, reads and deletes a small object in the remote place, if there is one. The result is
+    /// that of [`Self::remote_objects`] as well.
+    async fn check_remote_objects(&self) -> StoreResult<()>;
 
     /// Returns whether the store accepts writes.
     fn health(&self) -> StoreHealth;

@@ -2,8 +2,8 @@
 //!
 //! Rows are copied table by table in the order of their keys, then the files. A copy that was
 //! interrupted continues after the last key of each table. At the end both sides are read again:
-//! each table must have the same number of rows and the same sum of the hashes of its rows. The
-//! rows of the couriers are copied last, so that a target without them is not complete.
+//! each table must have the same number of rows and the same sum of the hashes of its rows. Until
+//! then the target is marked as incomplete, and no courier starts on it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::time::Timestamp;
 
 use crate::blobs::{self, BlobFiles, BlobStorage};
-use crate::postgres::{Durability, PostgresStore};
+use crate::postgres::{ObjectLocation, PostgresStore};
 use crate::sql::db::{Db, Params, RowResult, SqlValue, TxControl};
-use crate::sql::{blob_error, bulk_index, disk_error, rows};
+use crate::sql::{blob_error, bulk_index, disk_error, facts, rows};
 use crate::sqlite;
 use crate::{StoreError, StoreResult};
 
@@ -25,11 +25,11 @@ const ROWS_PER_COMMIT: usize = 100;
 /// How long ago a courier that lives can have reported.
 const LIVE_TIME: Duration = Duration::from_secs(60);
 
-/// Copied after everything else is verified.
+/// Copied after everything else is verified. A store that has such rows is or was in use.
 const LAST_TABLE: &str = "couriers";
 
-/// Leases of couriers that do not run.
-const SKIPPED_TABLE: &str = "duties";
+/// Leases of couriers that do not run, and facts about one store.
+const SKIPPED_TABLES: [&str; 2] = ["duties", "store_facts"];
 
 /// The migrations insert rows into it, so it is emptied first.
 const SEEDED_TABLE: &str = "bulk_index_progress";
@@ -40,12 +40,7 @@ pub enum StoreLocation {
     /// A directory with an embedded store.
     Directory(PathBuf),
     /// A schema of a PostgreSQL database.
-    Postgres {
-        url: String,
-        schema: String,
-        /// A directory for bytes that are being read or written.
-        spool: PathBuf,
-    },
+    Postgres { url: String, schema: String, objects: ObjectLocation },
 }
 
 impl std::fmt::Debug for StoreLocation {
@@ -102,7 +97,7 @@ struct StoreSide {
 ///
 /// # Errors
 ///
-/// When a courier uses the source, the target has a complete store, a database fails, or the copy
+/// When a courier uses the source, the source is incomplete, the target has a complete store, a database fails, or the copy
 /// differs. After an error the call can be repeated, and continues.
 pub fn transfer(
     from: &StoreLocation,
@@ -112,18 +107,25 @@ pub fn transfer(
 ) -> StoreResult<TransferResult> {
     let source = from.open()?;
     check_unused(&source.db, now)?;
+    if facts::is_incomplete(&source.db)? {
+        return Err(StoreError::Unavailable(facts::INCOMPLETE_COPY.to_owned()));
+    }
     let target = to.open()?;
-    if count(&target.db, LAST_TABLE)? > 0 {
+    if facts::is_incomplete(&target.db)? {
+        // The last table was not verified.
+        rows::execute(&target.db, &format!("DELETE FROM {LAST_TABLE}"), [])?;
+    } else if count(&target.db, LAST_TABLE)? > 0 {
         let why = "the target has a store that is complete or in use; choose an empty schema or \
                    directory";
         return Err(StoreError::Unavailable(why.to_owned()));
     }
+    facts::start_copy(&target.db)?;
     merge_indexes(&source.db)?;
     let schema = sqlite::MIGRATIONS.concat();
     let all = tables(&schema);
     let (last, tables): (Vec<_>, Vec<_>) = all
         .into_iter()
-        .filter(|table| table.name != SKIPPED_TABLE)
+        .filter(|table| !SKIPPED_TABLES.contains(&table.name.as_str()))
         .partition(|table| table.name == LAST_TABLE);
     for table in &tables {
         table.copy(&source.db, &target.db, progress)?;
@@ -143,6 +145,8 @@ pub fn transfer(
         table.copy(&source.db, &target.db, progress)?;
         result.rows += table.verify(&source.db, &target.db, progress)?;
     }
+    facts::finish_copy(&target.db)?;
+    facts::set_moved(&source.db)?;
     Ok(result)
 }
 
@@ -162,9 +166,8 @@ impl StoreLocation {
                 let blobs = BlobFiles::open(dir.join("blobs")).map_err(blob_error)?;
                 Ok(StoreSide { db, blobs: Arc::new(blobs) })
             }
-            Self::Postgres { url, schema, spool } => {
-                let (db, blobs) =
-                    PostgresStore::open_parts(url, schema, Durability::Primary, spool)?;
+            Self::Postgres { url, schema, objects } => {
+                let (db, blobs) = PostgresStore::open_parts(url, schema, objects)?;
                 Ok(StoreSide { db, blobs })
             }
         }
@@ -197,14 +200,14 @@ fn copy_files(
     let files = sqlite::files(&source.db)?;
     for (at, (id, bytes)) in files.iter().enumerate() {
         progress("files", at as u64, files.len() as u64);
-        if !target.blobs.has(id, *bytes) {
-            let body = source.blobs.get(id).map_err(disk_error)?;
-            let is_whole = |body: &Vec<u8>| ObjId::of(ObjKind::Bytes, body).hash() == id.hash();
-            let Some(body) = body.filter(is_whole) else {
+        if !target.blobs.is_stored(id, *bytes).map_err(disk_error)? {
+            let mut file = target.blobs.start().map_err(blob_error)?;
+            let found = source.blobs.copy_to(id, &mut file).map_err(disk_error)?;
+            if !found || file.stored().hash.hash() != id.hash() {
                 result.missing.push(id.to_string());
                 continue;
-            };
-            target.blobs.put(id, &body).map_err(blob_error)?;
+            }
+            target.blobs.finish(file).map_err(blob_error)?;
         }
         result.files += 1;
     }

@@ -26,8 +26,8 @@ use super::caller::Caller;
 use super::input::MAX_PAGE;
 use super::views::cluster::{ClusterHealth, CourierView, DatabaseHealth, DutyView};
 use super::views::health::{
-    AdapterHealth, DeadCounts, HealthCounts, HealthView, MailboxHealth, PipelineHealth,
-    StorageHealth,
+    AdapterHealth, DeadCounts, HealthCounts, HealthView, MailboxHealth, ObjectsHealth,
+    PipelineHealth, StorageHealth,
 };
 use crate::courier::file_projector::ProjectorReport;
 use crate::courier::tunnels::TunnelRegistry;
@@ -78,9 +78,13 @@ pub async fn health(State(api): State<SharedApi>, caller: Option<Extension<Calle
     let pipeline = pipeline(api.pipeline.dispatcher(), letters.as_ref(), now);
     let report = api.projector.report();
     let damaged_rows = api.store.damaged_rows();
-    let intact = damaged_rows.is_empty() && !report.has_damage();
     let clock_problem = api.clock.problem();
-    let intact = intact && clock_problem.is_none();
+    let objects = api.store.remote_objects();
+    let objects = objects.map(|it| ObjectsHealth { place: it.place, error: it.failure });
+    let intact = damaged_rows.is_empty()
+        && !report.has_damage()
+        && objects.as_ref().is_none_or(|objects| objects.error.is_none())
+        && clock_problem.is_none();
     let (status, code) = match (storage, &counts, pipeline.status.as_ref()) {
         ("broken", ..) => ("failed", StatusCode::SERVICE_UNAVAILABLE),
         ("ok", Ok(_), "ok") if intact && problems == 0 => ("ok", StatusCode::OK),
@@ -107,6 +111,7 @@ pub async fn health(State(api): State<SharedApi>, caller: Option<Extension<Calle
             damaged_rows,
             missing_files: report.missing_blobs,
             missing: report.missing.clone(),
+            objects,
         },
         mailbox: mailbox(report, &counts),
         pipeline,

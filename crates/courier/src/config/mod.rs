@@ -23,6 +23,7 @@ use tracing::Level;
 
 use crate::home::Home;
 use crate::pipeline::config::PipelineConfig;
+use crate::s3::location::S3Location;
 use environment::{FileEnvironment, Variables};
 
 mod adapter_files;
@@ -84,6 +85,8 @@ pub struct PostgresConfig {
     /// The schema with the tables of the store.
     pub schema: String,
     pub durability: Durability,
+    /// The URL of the bucket for large objects, with its keys; `None`: in the database.
+    pub objects: Option<SecretSource>,
 }
 
 impl StoreConfig {
@@ -339,7 +342,8 @@ fn read_host(section: &ConfigSection<'_>) -> Result<IpAddr, InvalidConfig> {
 }
 
 /// The keys of `storage` that only a store in PostgreSQL has.
-const POSTGRES_KEYS: [&str; 3] = ["schema", "durability", "objects"];
+const POSTGRES_KEYS: [&str; 5] =
+    ["schema", "durability", "objects", "objects_file", "objects_command"];
 
 fn read_storage(
     section: &ConfigSection<'_>,
@@ -368,15 +372,19 @@ fn read_storage(
     };
     let durability = Durability::ALL.map(|durability| (durability.as_str(), durability));
     let durability = section.one_of("durability", &durability)?.unwrap_or_default();
-    match section.text("objects")?.as_deref() {
-        None | Some("database") => {}
-        Some(_) => {
-            let why = "unknown place of attachments; expected database";
-            return Err(section.invalid_key("objects", why));
+    let objects = match section.secret_source("objects")? {
+        Some(SecretSource::Value(text)) if text.expose().trim() == "database" => None,
+        Some(SecretSource::Value(text)) => {
+            // The error does not repeat the value.
+            let location = S3Location::parse(text.expose());
+            location.map_err(|why| section.invalid_key("objects", why))?;
+            Some(SecretSource::Value(text))
         }
-    }
+        source => source,
+    };
     let schema = section.text("schema")?.unwrap_or_else(|| "monoco".to_owned());
-    Ok((mailbox_root, StoreConfig::Postgres(PostgresConfig { url, schema, durability })))
+    let config = PostgresConfig { url, schema, durability, objects };
+    Ok((mailbox_root, StoreConfig::Postgres(config)))
 }
 
 /// Reads a section `debounce`. Missing keys have the values of `default`.

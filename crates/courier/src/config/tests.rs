@@ -225,7 +225,11 @@ courier: {storage: {store: mysql}}
 courier: {storage: {durability: replicated}}
     courier.storage.durability: only a store in PostgreSQL has this key
 courier: {storage: {store: 'postgres://db/hub', objects: s3://bucket}}
-    courier.storage.objects: unknown place of attachments; expected database
+    courier.storage.objects: expected s3://KEY:SECRET@bucket: the access key is missing; escape @ as %40
+courier: {storage: {store: 'postgres://db/hub', objects: disk}}
+    courier.storage.objects: unknown place of attachments; expected database, or a URL that starts with s3://
+courier: {storage: {objects_file: /etc/bucket}}
+    courier.storage.objects_file: only a store in PostgreSQL has this key
 courier: {debounce: {window_ms: 600001}}
     courier.debounce.window_ms: expected a number from 0 to 600000
 courier: {debounce: {window_ms: 31000}}

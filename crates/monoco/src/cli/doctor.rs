@@ -86,7 +86,12 @@ async fn run_checks(home: &Home) -> Vec<DoctorCheck> {
             checks.push(health::no_courier(home));
             let mailbox = config.as_ref().map_or_else(|_| home.mailbox(), |it| it.mailbox(home));
             match config.as_ref().map(|config| &config.store) {
-                Ok(StoreConfig::Postgres(config)) => checks.push(health::server(config).await),
+                Ok(StoreConfig::Postgres(config)) => {
+                    checks.push(health::server(config).await);
+                    if let Some(source) = &config.objects {
+                        checks.push(health::bucket(source).await);
+                    }
+                }
                 _ => checks.extend(files::store(&home.store(), &mailbox)),
             }
             if let Ok(config) = &config {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use monoco_core::config::{Secret, SecretSource};
 use monoco_store::{StoreError, StoreLocation, transfer};
 use serde::Serialize;
 
@@ -12,7 +13,7 @@ use super::output::{self, Column, ToCell, note};
 use monoco_courier::clock::wall_now;
 use monoco_courier::config::ConfigSource;
 use monoco_courier::home::Home;
-use monoco_courier::open_store::location;
+use monoco_courier::open_store::{location, objects};
 
 /// How often the progress is printed.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
@@ -22,8 +23,8 @@ pub enum StoreCommand {
     /// Copy the store to PostgreSQL, or back into a directory
     ///
     /// Reads the store of the config and writes a new one. Needs a stopped courier. Every table is
-    /// verified by the number and the hashes of its rows. An interrupted copy is continued by the
-    /// same command. The source keeps its contents; then set courier.storage.store, and start the
+    /// verified by the number and the hashes of its rows, every file by its hash. An interrupted copy
+    /// is continued by the same command, and no courier starts on it before it is complete. The source keeps its contents; then set courier.storage.store, and start the
     /// courier. Example: MONOCO_MIGRATE_TO=postgres://monoco@db/hub monoco store migrate
     Migrate(MigrateArgs),
 }
@@ -36,6 +37,10 @@ pub struct MigrateArgs {
     /// Schema of the database for the tables
     #[arg(long, default_value = "monoco")]
     schema: String,
+    /// URL of a bucket for large objects, as in courier.storage.objects; without it they are copied
+    /// into the database
+    #[arg(long, env = "MONOCO_MIGRATE_OBJECTS", hide_env_values = true, value_name = "S3-URL")]
+    objects: Option<String>,
 }
 
 /// What `monoco store migrate` has copied.
@@ -63,7 +68,7 @@ pub async fn run(context: &CliContext, command: StoreCommand) -> Result<(), CliE
             "an empty store needs no copy: set courier.storage.store and start the courier",
         ));
     }
-    let to = target(home, &args)?;
+    let to = target(home, &args).await?;
     let copied = tokio::task::spawn_blocking(move || {
         let mut last = Instant::now();
         transfer(&from, &to, wall_now(), &mut |what, done, all| {
@@ -98,15 +103,29 @@ pub async fn run(context: &CliContext, command: StoreCommand) -> Result<(), CliE
         return Err(failed(format!("{missing} files are missing or damaged in the source"))
             .hint("the copy has everything else; run `monoco doctor`"));
     }
-    note("copied and verified; set courier.storage.store in the config, then start the courier");
+    note(
+        "copied and verified; set store, schema and objects of courier.storage in the config, then \
+         start the courier",
+    );
     Ok(())
 }
 
-fn target(home: &Home, args: &MigrateArgs) -> Result<StoreLocation, CliError> {
+async fn target(home: &Home, args: &MigrateArgs) -> Result<StoreLocation, CliError> {
     let to = args.to.trim();
     if to.starts_with("postgres://") || to.starts_with("postgresql://") {
         let (url, schema) = (to.to_owned(), args.schema.clone());
-        return Ok(StoreLocation::Postgres { url, schema, spool: home.spool() });
+        let source = args.objects.as_deref().map(|url| SecretSource::Value(Secret::new(url)));
+        let opened = objects(home, source.as_ref(), false).await;
+        let mut objects =
+            opened.map_err(|error| CliError::new(CliExit::NotPossible, error.to_string()))?;
+        // The source can have the same one.
+        objects.spool = objects.spool.join("target");
+        return Ok(StoreLocation::Postgres { url, schema, objects });
+    }
+    if args.objects.is_some() {
+        return Err(CliError::usage(
+            "--objects: only a store in PostgreSQL can have its large objects in a bucket",
+        ));
     }
     if to.contains("://") {
         return Err(CliError::usage(

@@ -83,6 +83,8 @@ mod reference_sdks;
 mod replays;
 mod rolling_upgrade;
 mod rspamd;
+mod s3_objects;
+mod s3_server;
 mod search;
 mod sending_order;
 mod shared_clocks;

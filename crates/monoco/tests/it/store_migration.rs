@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::ack_checker::{LARGE, batch_dispatch};
-use crate::common::{Courier, ME, Ran, binary, chat, cli, wait_for};
+use crate::common::{Courier, ME, Ran, binary, chat, cli, until};
 use crate::postgres_server::PostgresServer;
 use crate::webhook_peer::{body, config, configure};
 
@@ -19,6 +19,27 @@ fn stop(courier: Courier) {
 
 fn migrate(home: &Path, to: &str) -> Ran {
     cli(home, &["store", "migrate", "--to", to, "--format", "json"], "")
+}
+
+/// Kills a migration as soon as it has begun to write.
+fn kill_migration(home: &Path, to: &str, has_begun: impl Fn() -> bool) {
+    let mut command = Command::new(binary());
+    command.args(["store", "migrate"]).env_clear().env("MONOCO_HOME", home);
+    command.env("MONOCO_MIGRATE_TO", to).stderr(Stdio::null()).stdout(Stdio::null());
+    let mut killed = command.stdin(Stdio::null()).spawn().unwrap();
+    until("the migration has begun", has_begun);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+}
+
+/// A courier does not start on a copy that is not complete, and says what to do.
+#[track_caller]
+fn assert_incomplete(home: &Path) {
+    let mut command = Command::new(binary());
+    command.args(["courier", "start", "--foreground", "--port", "0"]);
+    let why = Courier::try_spawn(home, &mut command).map(|_| "the courier started").unwrap_err();
+    assert!(why.contains("a copy that is not complete"), "{why}");
+    assert!(why.contains("monoco store migrate"), "{why}");
 }
 
 /// What a courier shows of its store.
@@ -61,18 +82,15 @@ fn store_moves_to_postgresql_and_back_with_all_its_contents() {
     stop(courier);
 
     // Killed in the middle, and continued.
-    let mut command = Command::new(binary());
-    command.args(["store", "migrate"]).env_clear().env("MONOCO_HOME", &home);
-    command.env("MONOCO_MIGRATE_TO", server.url()).stderr(Stdio::null());
-    let mut killed = command.stdin(Stdio::null()).spawn().unwrap();
-    wait_for(|| {
+    kill_migration(&home, &server.url(), || {
         let tables = server.sql("SELECT to_regclass('monoco.couriers') IS NOT NULL");
-        let copied = "SELECT count(*) > 0 FROM monoco.objects";
-        if tables == "t" && server.sql(copied) == "t" { Ok(()) } else { Err("no rows".to_owned()) }
+        tables == "t" && server.sql("SELECT count(*) > 0 FROM monoco.objects") == "t"
     });
-    killed.kill().unwrap();
-    killed.wait().unwrap();
     assert_eq!(server.sql("SELECT count(*) FROM monoco.couriers"), "0", "it was not finished");
+    let half = dir.path().join("half");
+    let storage = format!("courier:\n  storage: {{ store: '{}' }}\n", server.url());
+    configure(&half, &config(50).replacen("courier:\n", &storage, 1));
+    assert_incomplete(&half);
     let copied: Value = serde_json::from_str(&migrate(&home, &server.url()).ok()).unwrap();
     assert!(copied["rows"].as_u64().unwrap() > RECORDS as u64, "{copied}");
     assert_eq!(copied["files"], 1, "{copied}");
@@ -93,6 +111,14 @@ fn store_moves_to_postgresql_and_back_with_all_its_contents() {
     let new_home = dir.path().join("back");
     let target = new_home.join("store");
     configure(&new_home, &sqlite);
+    // The log has the tables, and then rows.
+    let log = target.join("monoco.db-wal");
+    kill_migration(&home, target.to_str().unwrap(), || {
+        std::fs::metadata(&log).is_ok_and(|log| log.len() > 3 << 19)
+    });
+    assert_incomplete(&new_home);
+    let found = cli(&new_home, &["doctor"], "");
+    assert!(found.stdout.contains("copy that is not complete"), "{found:?}");
     migrate(&home, target.to_str().unwrap()).ok();
     let courier = Courier::start_in(&new_home);
     assert_eq!(contents(&courier, &large), between);

@@ -234,7 +234,7 @@ fn open_couriers(
             courier: format!("courier-{courier}"),
             boot: "1".to_owned(),
             durability,
-            objects: ObjectLocation::Database { spool: dir.join(format!("spool-{courier}")) },
+            objects: ObjectLocation::database(dir.join(format!("spool-{courier}"))),
         };
         Ok(PostgresStore::open(&options)?)
     };

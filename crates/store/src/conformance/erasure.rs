@@ -27,7 +27,7 @@ use crate::{
 /// The time of all erasures.
 const ERASED: i64 = 500;
 
-fn of(names: &[&str]) -> ErasureRequest {
+pub(super) fn of(names: &[&str]) -> ErasureRequest {
     let authors = ErasedAuthors(names.iter().map(|name| did(name)).collect());
     ErasureRequest { authors, ..ErasureRequest::default() }
 }
@@ -54,7 +54,7 @@ async fn assert_erased(store: &dyn Store, id: ObjId) {
 }
 
 /// A message with attachments.
-fn with_files(request: StoreInboundRequest, files: &[&[u8]]) -> StoreInboundRequest {
+pub(super) fn with_files(request: StoreInboundRequest, files: &[&[u8]]) -> StoreInboundRequest {
     let artifact = |bytes: &&[u8]| Artifact {
         name: "file".to_owned(),
         mime_type: "text/plain".to_owned(),

@@ -4,18 +4,22 @@
 //! [`shared_tests`].
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use monoco_core::approval::SendOrigin;
+use monoco_core::object::ObjKind;
 use tokio::time::timeout;
 
+use super::erasure::{of, with_files};
 use super::inbound::{inbound_message, merge_due, store_inbound};
 use super::mails::mail_texts;
 use super::status::recount;
 use super::*;
-use crate::StoreInboundResult;
+use crate::sql::erasure::DeletionPause;
+use crate::{StoreInboundRequest, StoreInboundResult};
 
 /// How long a test waits for what another courier publishes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -46,6 +50,9 @@ pub(crate) trait SharedHome: TestHome {
 
     /// Cuts the connection of a courier during its next commit.
     fn cut(&self, courier: &str, point: CutPoint);
+
+    /// Where an erasure of a courier can be stopped.
+    fn deletion_pause(&self, courier: &str) -> Arc<DeletionPause>;
 }
 
 /// Defines a `#[tokio::test]` for each test of a shared store. `$home` is a function that returns
@@ -67,6 +74,9 @@ macro_rules! shared_tests {
             counts_of_both_couriers_equal_a_recount,
             hints_reach_the_other_courier,
             cut_commit_is_done_once_and_answered,
+            file_that_another_courier_refers_to_during_an_erasure_stays,
+            file_that_another_courier_has_erased_must_be_stored_again,
+            erasure_of_both_couriers_leaves_no_file,
         }
     };
 }
@@ -348,4 +358,86 @@ pub(crate) async fn cut_commit_is_done_once_and_answered(home: &dyn SharedHome) 
     // The Mails are in the box of the chat, one for each cut.
     let mails = counts.remove(&(BoxKind::GroupInbox, ReadState::Unread));
     assert_eq!((counts, mails), (counted.records, Some(3)));
+}
+
+const FILE: &[u8] = b"bytes that two people send";
+
+/// A message with [`FILE`], whose bytes are not stored with it.
+fn with_stored_file(id: &str, from: &str) -> StoreInboundRequest {
+    let request = with_files(inbound_message(id, from, "see the file"), &[FILE]);
+    StoreInboundRequest { attachments: Vec::new(), ..request }
+}
+
+/// Reads [`FILE`] through both couriers.
+async fn assert_file(stores: [&dyn Store; 2]) {
+    for store in stores {
+        let id = ObjId::of(ObjKind::Bytes, FILE);
+        assert_eq!(store.object(id).await.unwrap(), FILE);
+        assert_eq!(store.missing_blobs(10).await.unwrap(), (0, Vec::new()));
+    }
+}
+
+async fn erase_ann(store: &dyn Store) {
+    store.erase(&of(&["ann", &endpoint("ann", "lark")]), at(500)).await.unwrap();
+    store.finish_erasure().await.unwrap();
+}
+
+pub(crate) async fn file_that_another_courier_refers_to_during_an_erasure_stays(
+    home: &dyn SharedHome,
+) {
+    let (a, b) = both(home).await;
+    put_lark_tunnel(&*a).await;
+    store_inbound(&*b, with_files(inbound_message("om_1", "ann", "mine"), &[FILE]), 1).await;
+    // The other courier has received the bytes, and not stored the message yet.
+    a.put_blob(FILE.to_vec()).await.unwrap();
+    let pause = home.deletion_pause("b");
+    pause.set();
+    let refer = async {
+        pause.wait().await;
+        assert_eq!(
+            store_inbound(&*a, with_stored_file("om_2", "bob"), 2).await,
+            StoreInboundResult::Stored
+        );
+        pause.resume();
+    };
+    timeout(PATIENCE, join(erase_ann(&*b), refer)).await.unwrap();
+    assert_file([&*a, &*b]).await;
+}
+
+pub(crate) async fn file_that_another_courier_has_erased_must_be_stored_again(
+    home: &dyn SharedHome,
+) {
+    let (a, b) = both(home).await;
+    put_lark_tunnel(&*a).await;
+    store_inbound(&*b, with_files(inbound_message("om_1", "ann", "mine"), &[FILE]), 1).await;
+    a.put_blob(FILE.to_vec()).await.unwrap();
+    erase_ann(&*b).await;
+    assert_matches!(
+        a.object(ObjId::of(ObjKind::Bytes, FILE)).await,
+        Err(StoreError::Missing { .. })
+    );
+    // Not acknowledged, so the provider sends it again, with its bytes.
+    let rejected = a.store_inbound(vec![with_stored_file("om_2", "bob")], at(2)).await.remove(0);
+    assert_matches!(rejected, Err(StoreError::Unavailable(why)) if why.contains("erasure"));
+    let again = with_files(inbound_message("om_2", "bob", "see the file"), &[FILE]);
+    assert_eq!(store_inbound(&*a, again, 3).await, StoreInboundResult::Stored);
+    assert_file([&*a, &*b]).await;
+    // A large message is rejected in the same way by the commit of its row, not later by a reader.
+    let large = chat("cat", &["bob"], &"long ".repeat(60_000));
+    dispatch(&*a, without_tunnel(large.clone())).await;
+    assert_eq!(b.object(large.id()).await.unwrap(), large.canonical().as_bytes());
+}
+
+pub(crate) async fn erasure_of_both_couriers_leaves_no_file(home: &dyn SharedHome) {
+    let (a, b) = both(home).await;
+    put_lark_tunnel(&*a).await;
+    for (store, id) in [(&a, "om_1"), (&b, "om_2")] {
+        store_inbound(&**store, with_files(inbound_message(id, "ann", "mine"), &[FILE]), 1).await;
+    }
+    timeout(PATIENCE, join(erase_ann(&*a), erase_ann(&*b))).await.unwrap();
+    for store in [&a, &b] {
+        let found = store.object(ObjId::of(ObjKind::Bytes, FILE)).await;
+        assert_matches!(found, Err(StoreError::Missing { .. }));
+        assert_eq!(store.missing_blobs(10).await.unwrap(), (0, Vec::new()));
+    }
 }

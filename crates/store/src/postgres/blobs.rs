@@ -1,8 +1,16 @@
-//! Attachments and large objects in tables, in parts of 1 MiB.
+//! Attachments and large objects: rows for all of them, and their bytes in parts of 1 MiB in
+//! tables, or in a remote place.
 //!
 //! Bytes whose hash is not known yet, and bytes that are read in parts, are in a file of this
 //! courier meanwhile. So a transaction is as short as the copy, and no body is in memory twice.
+//!
+//! The row in `blobs`, which commands look for, is written in the transaction that ends a copy. A
+//! courier that deletes a file deletes this row first, and the bytes only while the row is missing:
+//! so bytes that another courier has stored again stay. Both lock the row in `stored_files`. Bytes in
+//! a remote place are written between two transactions: if `generation` has changed in between, the
+//! row was deleted, and the bytes perhaps after they were written, so they are written again.
 
+use std::fs::File;
 use std::io::{self, Read};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,21 +21,24 @@ use monoco_fs::WriteError;
 
 use super::connect::Connector;
 use super::driver::PgConnection;
-use crate::blobs::{BlobFiles, BlobReader, BlobStorage, BlobWriter, DeletionLock};
+use crate::blobs::{BlobFiles, BlobReader, BlobStorage, BlobWriter, DeletionLock, into_io};
 use crate::sql::db::{Params, Row, TxControl, TxStatus, params};
-use crate::sql::rows;
-use crate::{StoreError, StoreResult};
+use crate::sql::{PUT_BLOB_ROW, rows};
+use crate::{ObjectSource, RemoteObjects, StoreError, StoreResult};
 
 /// Bytes of one row.
 const PART_BYTES: usize = 1 << 20;
 
-/// How often a transaction is run when its connection is lost.
+/// How often a transaction is run when its connection is lost, and how often bytes are written
+/// that another courier deletes meanwhile.
 const MAX_ATTEMPTS: usize = 3;
 
 const PUT_FILE: &str = "
-    INSERT INTO stored_files (hash, bytes, stored_at)
-    VALUES (?1, ?2, CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT))
+    INSERT INTO stored_files (hash, bytes, stored_at, generation)
+    VALUES (?1, ?2, CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT),
+            CAST(random() * 4503599627370496 AS BIGINT))
         ON CONFLICT (hash) DO UPDATE SET bytes = excluded.bytes, stored_at = excluded.stored_at
+    RETURNING generation
 ";
 
 // A part that is damaged is replaced.
@@ -37,9 +48,11 @@ const PUT_PART: &str = "
         ON CONFLICT (hash, part) DO UPDATE SET bytes = excluded.bytes
 ";
 
+const DELETE_PARTS: &str = "DELETE FROM stored_parts WHERE hash = ?1";
+
 // Locked, so that it is not stored again between the look and the deletion.
-const AGE: &str = "
-    SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT) - stored_at, bytes
+const FIND_LOCKED: &str = "
+    SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT) - stored_at, bytes, generation
       FROM stored_files
      WHERE hash = ?1
        FOR UPDATE
@@ -52,20 +65,31 @@ const LIST: &str = "
      ORDER BY hash
 ";
 
-/// Bodies in the database.
+/// A row of `stored_files`.
+struct StoredFile {
+    age_ms: i64,
+    bytes: u64,
+    generation: i64,
+}
+
+/// Bodies that have rows in the database.
 #[derive(Debug)]
 pub(super) struct PgBlobs {
     connector: Arc<Connector>,
     idle: Mutex<Vec<PgConnection>>,
     /// Files while they are read or written.
     spool: BlobFiles,
-    /// Locked while a file of the spool has a name.
-    named: Mutex<()>,
+    /// Where the bytes are when they are not in the database.
+    remote: Option<Arc<dyn RemoteObjects>>,
 }
 
 impl PgBlobs {
-    pub(super) fn new(connector: Arc<Connector>, spool: BlobFiles) -> Self {
-        Self { connector, idle: Mutex::default(), spool, named: Mutex::default() }
+    pub(super) fn new(
+        connector: Arc<Connector>,
+        spool: BlobFiles,
+        remote: Option<Arc<dyn RemoteObjects>>,
+    ) -> Self {
+        Self { connector, idle: Mutex::default(), spool, remote }
     }
 
     /// Runs `work` in a transaction that writes. It is run again when the connection is lost.
@@ -111,16 +135,24 @@ impl PgBlobs {
         Ok(db)
     }
 
-    /// Stores the parts that `read` returns.
-    fn store(
-        &self,
-        id: &ObjId,
-        size: u64,
-        read: impl Fn() -> io::Result<Box<dyn Read>>,
-    ) -> Result<(), WriteError> {
-        let stored = self.write(|db| {
-            db.execute(PUT_FILE, &params![id.hash(), rows::signed(size)])?;
-            let mut bytes = read().map_err(crate::sql::disk_error)?;
+    fn store(&self, id: &ObjId, size: u64, source: &ObjectSource) -> Result<(), WriteError> {
+        let stored = match &self.remote {
+            Some(remote) => self.store_remotely(&**remote, id, size, source),
+            None => self.store_parts(id, size, source),
+        };
+        stored.map_err(WriteError::Write)
+    }
+
+    /// Stores bytes in the database.
+    fn store_parts(&self, id: &ObjId, size: u64, source: &ObjectSource) -> io::Result<()> {
+        self.write(|db| {
+            put_file(db, id, size)?;
+            let mut bytes: Box<dyn Read> = match source {
+                ObjectSource::Bytes(bytes) => Box::new(&bytes[..]),
+                ObjectSource::File(path) => {
+                    Box::new(File::open(path).map_err(crate::sql::disk_error)?)
+                }
+            };
             let mut part = Vec::new();
             for number in 0_i64.. {
                 part.clear();
@@ -131,9 +163,38 @@ impl PgBlobs {
                 }
                 db.execute(PUT_PART, &params![id.hash(), number, part])?;
             }
-            Ok(())
-        });
-        stored.map_err(WriteError::Write)
+            db.execute(PUT_BLOB_ROW, &params![id.hash(), rows::signed(size)])
+        })
+    }
+
+    /// Stores bytes in the remote place.
+    fn store_remotely(
+        &self,
+        remote: &dyn RemoteObjects,
+        id: &ObjId,
+        size: u64,
+        source: &ObjectSource,
+    ) -> io::Result<()> {
+        for _ in 0..MAX_ATTEMPTS {
+            let generation = self.write(|db| put_file(db, id, size))?;
+            remote.put(id.hash(), size, source)?;
+            let is_kept = self.write(|db| {
+                match find_locked(db, id)? {
+                    Some(file) if file.generation == generation => {}
+                    _ => return Ok(false),
+                }
+                put_file(db, id, size)?;
+                // They were in the database before the place was configured.
+                db.execute(DELETE_PARTS, &[id.hash()])?;
+                db.execute(PUT_BLOB_ROW, &params![id.hash(), rows::signed(size)])?;
+                Ok(true)
+            })?;
+            if is_kept {
+                return Ok(());
+            }
+        }
+        let why = format!("other couriers delete {id} while it is stored; try again");
+        Err(io::Error::other(why))
     }
 
     /// Calls `take` for each part of a body until it returns `false`. Returns whether there is
@@ -141,37 +202,52 @@ impl PgBlobs {
     fn load(
         &self,
         id: &ObjId,
-        mut take: impl FnMut(&[u8]) -> io::Result<bool>,
+        take: &mut dyn FnMut(&[u8]) -> io::Result<bool>,
     ) -> io::Result<bool> {
-        self.read(|db| {
-            let sql = "SELECT 1 FROM stored_files WHERE hash = ?1";
-            if first(db, sql, &[id.hash()], |_| Ok(()))?.is_none() {
-                return Ok(false);
-            }
+        let (size, parts) = self.read(|db| {
+            let sql = "SELECT bytes FROM stored_files WHERE hash = ?1";
+            let size = first(db, sql, &[id.hash()], |row| Ok(rows::unsigned(row, 0)?))?;
             let sql = "SELECT bytes FROM stored_parts WHERE hash = ?1 AND part = ?2";
-            for number in 0_i64.. {
+            let mut parts = 0_i64;
+            while size.is_some() {
                 let part: Option<Vec<u8>> =
-                    first(db, sql, &params![id.hash(), number], |row| Ok(row.get(0)?))?;
+                    first(db, sql, &params![id.hash(), parts], |row| Ok(row.get(0)?))?;
                 let Some(part) = part else { break };
+                parts += 1;
                 if !take(&part).map_err(crate::sql::disk_error)? {
                     break;
                 }
             }
-            Ok(true)
-        })
+            Ok((size, parts))
+        })?;
+        match (size, &self.remote) {
+            (None, _) => Ok(false),
+            (Some(size), Some(remote)) if size > 0 && parts == 0 => {
+                remote.get(id.hash(), size, take)
+            }
+            _ => Ok(true),
+        }
     }
 
-    fn delete(db: &PgConnection, id: &ObjId) -> StoreResult<()> {
-        db.execute("DELETE FROM stored_parts WHERE hash = ?1", &[id.hash()])?;
+    /// Deletes a body whose row is locked, unless it has a row in `blobs`. Returns whether it was
+    /// deleted.
+    fn delete(&self, db: &PgConnection, id: &ObjId) -> StoreResult<bool> {
+        let sql = "SELECT 1 FROM blobs WHERE hash = ?1";
+        if first(db, sql, &[id.hash()], |_| Ok(()))?.is_some() {
+            return Ok(false);
+        }
+        if let Some(remote) = &self.remote {
+            remote.delete(id.hash()).map_err(crate::sql::disk_error)?;
+        }
+        db.execute(DELETE_PARTS, &[id.hash()])?;
         db.execute("DELETE FROM stored_files WHERE hash = ?1", &[id.hash()])?;
-        Ok(())
+        Ok(true)
     }
 }
 
 impl BlobStorage for PgBlobs {
     fn put(&self, id: &ObjId, bytes: &[u8]) -> Result<(), WriteError> {
-        let bytes: Arc<[u8]> = bytes.into();
-        self.store(id, bytes.len() as u64, || Ok(Box::new(io::Cursor::new(Arc::clone(&bytes)))))
+        self.store(id, bytes.len() as u64, &ObjectSource::Bytes(bytes.into()))
     }
 
     fn put_all(&self, blobs: &[(ObjId, Vec<u8>)]) -> Result<Vec<StoredBytes>, WriteError> {
@@ -187,39 +263,30 @@ impl BlobStorage for PgBlobs {
     }
 
     fn finish(&self, writer: BlobWriter) -> Result<StoredBytes, WriteError> {
-        let _lock = self.named.lock().unwrap_or_else(PoisonError::into_inner);
-        let stored = self.spool.finish(writer)?;
-        let path = self.spool.path(&stored.hash);
-        let open = || Ok(Box::new(std::fs::File::open(&path)?) as Box<dyn Read>);
-        let copied = self.store(&stored.hash, stored.size, open);
-        self.spool.remove(&stored.hash)?;
-        copied.map(|()| stored)
+        let stored = writer.stored();
+        self.store(&stored.hash, stored.size, &ObjectSource::File(writer.path().to_owned()))?;
+        Ok(stored)
     }
 
     fn open_file(&self, id: &ObjId) -> io::Result<Option<BlobReader>> {
-        let _lock = self.named.lock().unwrap_or_else(PoisonError::into_inner);
         let mut file = self.spool.start().map_err(into_io)?;
-        let found = self.load(id, |part| {
-            file.append(part).map_err(into_io)?;
-            Ok(true)
-        })?;
-        if !found {
-            return Ok(None);
+        match self.copy_to(id, &mut file)? {
+            true => BlobReader::open(file.path(), *id).map(Some),
+            false => Ok(None),
         }
-        // Another hash is reported by the reader.
-        let hash = self.spool.finish(file).map_err(into_io)?.hash;
-        let reader = self.spool.open_file(&hash)?;
-        self.spool.remove(&hash).map_err(into_io)?;
-        Ok(reader.map(|reader| reader.of(*id)))
     }
 
     fn get(&self, id: &ObjId) -> io::Result<Option<Vec<u8>>> {
         let mut bytes = Vec::new();
-        let found = self.load(id, |part| {
+        let found = self.load(id, &mut |part| {
             bytes.extend_from_slice(part);
             Ok(true)
         })?;
         Ok(found.then_some(bytes))
+    }
+
+    fn copy_to(&self, id: &ObjId, to: &mut BlobWriter) -> io::Result<bool> {
+        self.load(id, &mut |part| to.append(part).map(|()| true).map_err(into_io))
     }
 
     fn list(&self, first_byte: u8, min: u64) -> io::Result<Vec<ObjId>> {
@@ -238,7 +305,7 @@ impl BlobStorage for PgBlobs {
 
     fn json(&self, id: &ObjId) -> io::Result<Option<String>> {
         let mut bytes = Vec::new();
-        self.load(id, |part| {
+        self.load(id, &mut |part| {
             bytes.extend_from_slice(part);
             Ok(bytes.starts_with(b"{"))
         })?;
@@ -246,25 +313,26 @@ impl BlobStorage for PgBlobs {
     }
 
     fn remove(&self, id: &ObjId) -> Result<(), WriteError> {
-        self.write(|db| Self::delete(db, id)).map_err(WriteError::Write)
+        let removed = self.write(|db| match find_locked(db, id)? {
+            Some(_) => self.delete(db, id).map(drop),
+            None => Ok(()),
+        });
+        removed.map_err(WriteError::Write)
     }
 
     fn is_old(&self, id: &ObjId, min_age: Duration) -> io::Result<bool> {
-        self.write(|db| {
-            let age = first(db, AGE, &[id.hash()], |row| Ok(row.get::<i64>(0)?))?;
-            Ok(age.is_none_or(|age| is_at_least(age, min_age)))
-        })
+        self.write(|db| Ok(find_locked(db, id)?.is_none_or(|file| file.is_old(min_age))))
     }
 
     fn remove_old(&self, id: &ObjId, min_age: Duration) -> Result<Option<u64>, WriteError> {
         let removed = self.write(|db| {
-            let found = first(db, AGE, &[id.hash()], |row| {
-                Ok((row.get::<i64>(0)?, rows::unsigned(row, 1)?))
-            })?;
-            match found {
-                Some((age, bytes)) if !is_at_least(age, min_age) => Ok(Some(bytes)),
-                _ => Self::delete(db, id).map(|()| None),
+            let Some(file) = find_locked(db, id)? else { return Ok(None) };
+            if file.is_old(min_age) && self.delete(db, id)? {
+                return Ok(None);
             }
+            // It was stored again, perhaps before its row was deleted.
+            db.execute(PUT_BLOB_ROW, &params![id.hash(), rows::signed(file.bytes)])?;
+            Ok(Some(file.bytes))
         });
         removed.map_err(WriteError::Write)
     }
@@ -280,6 +348,44 @@ impl BlobStorage for PgBlobs {
         });
         found.is_ok_and(|found| found == Some(bytes))
     }
+
+    fn is_stored(&self, id: &ObjId, bytes: u64) -> io::Result<bool> {
+        if !self.has(id, bytes) {
+            return Ok(false);
+        }
+        let Some(remote) = &self.remote else { return Ok(true) };
+        let sql = "SELECT 1 FROM stored_parts WHERE hash = ?1 LIMIT 1";
+        let in_database = self.read(|db| first(db, sql, &[id.hash()], |_| Ok(())))?.is_some();
+        Ok(in_database || remote.size(id.hash())? == Some(bytes))
+    }
+
+    fn remote(&self) -> Option<&dyn RemoteObjects> {
+        self.remote.as_deref()
+    }
+}
+
+impl StoredFile {
+    fn is_old(&self, min_age: Duration) -> bool {
+        is_at_least(self.age_ms, min_age)
+    }
+}
+
+/// Writes the row of a file, or makes it new again. Returns its generation.
+fn put_file(db: &PgConnection, id: &ObjId, size: u64) -> StoreResult<i64> {
+    let row = params![id.hash(), rows::signed(size)];
+    let generation = first(db, PUT_FILE, &row, |row| Ok(row.get(0)?))?;
+    generation.ok_or_else(|| StoreError::Unavailable("no row of a file was written".to_owned()))
+}
+
+/// Locks the row of a file until the end of the transaction.
+fn find_locked(db: &PgConnection, id: &ObjId) -> StoreResult<Option<StoredFile>> {
+    first(db, FIND_LOCKED, &[id.hash()], |row| {
+        Ok(StoredFile {
+            age_ms: row.get(0)?,
+            bytes: rows::unsigned(row, 1)?,
+            generation: row.get(2)?,
+        })
+    })
 }
 
 /// Whether an age in milliseconds is at least this long.
@@ -306,11 +412,5 @@ fn io_error(error: StoreError) -> io::Error {
     match error {
         StoreError::DiskFull => io::ErrorKind::StorageFull.into(),
         other => io::Error::other(other.to_string()),
-    }
-}
-
-fn into_io(error: WriteError) -> io::Error {
-    match error {
-        WriteError::Write(error) | WriteError::Sync(error) => error,
     }
 }

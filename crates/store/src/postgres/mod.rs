@@ -17,14 +17,15 @@
 //! the other, as the commands of one courier do. So numbers follow commits, and decisions read
 //! what all others have committed.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::StoreResult;
 use crate::blobs::{BlobFiles, BlobStorage};
 use crate::sql::db::Db;
+use crate::sql::facts;
 use crate::sql::writer::WriterChannels;
 use crate::sql::{ReaderSource, SqlStore, StoreParts, blob_error, bulk_index, disk_error};
+use crate::{RemoteObjects, StoreError, StoreResult};
 pub(crate) use batches::{BatchStart, OtherCommits};
 use blobs::PgBlobs;
 use connect::Connector;
@@ -84,15 +85,24 @@ impl Durability {
 }
 
 /// Where attachments and large objects are stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ObjectLocation {
-    /// In a directory. All couriers of the store must share it.
-    Directory(PathBuf),
-    /// In tables, in parts of 1 MiB.
-    Database {
-        /// A directory of this courier for bytes that are being read or written.
-        spool: PathBuf,
-    },
+#[derive(Clone, Debug)]
+pub struct ObjectLocation {
+    /// A directory of this courier for bytes that are being read or written.
+    pub spool: PathBuf,
+    /// Where their bytes are; `None`: in tables, in parts of 1 MiB.
+    pub remote: Option<Arc<dyn RemoteObjects>>,
+}
+
+impl ObjectLocation {
+    /// In the database.
+    pub const fn database(spool: PathBuf) -> Self {
+        Self { spool, remote: None }
+    }
+
+    fn open(&self, connector: &Arc<Connector>) -> StoreResult<PgBlobs> {
+        let spool = BlobFiles::open(self.spool.clone()).map_err(blob_error)?;
+        Ok(PgBlobs::new(Arc::clone(connector), spool, self.remote.clone()))
+    }
 }
 
 impl std::fmt::Debug for PostgresOptions {
@@ -105,6 +115,24 @@ impl std::fmt::Debug for PostgresOptions {
             .field("durability", &self.durability)
             .field("objects", &self.objects)
             .finish_non_exhaustive()
+    }
+}
+
+/// Held by the courier that erases texts. Two erasures would delete each other's notes.
+#[derive(Debug)]
+pub(crate) struct ErasureLock(#[expect(dead_code, reason = "unlocks when closed")] PgConnection);
+
+impl ErasureLock {
+    /// Waits up to 60 s for the erasure of another courier. Blocks.
+    pub(crate) fn acquire(connector: &Arc<Connector>) -> StoreResult<Self> {
+        let db = PgConnection::open(Arc::clone(connector))?;
+        db.run_script("SET lock_timeout = '60s'")?;
+        let lock = "SELECT pg_advisory_lock(1297040202, hashtext(current_schema()))";
+        db.run_script(lock).map_err(|error| {
+            let why = format!("another courier erases texts; try again when it is done: {error}");
+            StoreError::Unavailable(why)
+        })?;
+        Ok(Self(db))
     }
 }
 
@@ -128,14 +156,13 @@ impl PostgresStore {
     pub(crate) fn open_parts(
         url: &str,
         schema: &str,
-        durability: Durability,
-        spool: &Path,
+        objects: &ObjectLocation,
     ) -> StoreResult<(Db, Arc<dyn BlobStorage>)> {
         let connector = Arc::new(Connector::new(url, schema)?);
-        migrate::run(&connector, schema, durability)?;
+        migrate::run(&connector, schema, Durability::Primary)?;
         let db = Db::postgres(PgConnection::open(Arc::clone(&connector))?, Arc::default());
-        let spool = BlobFiles::open(spool.to_owned()).map_err(blob_error)?;
-        Ok((db, Arc::new(PgBlobs::new(connector, spool))))
+        facts::check_objects(&db, objects.remote.as_deref())?;
+        Ok((db, Arc::new(objects.open(&connector)?)))
     }
 
     /// Opens the store, and creates its tables when they do not exist. Blocks until the server has
@@ -154,6 +181,8 @@ impl PostgresStore {
                 migrate::run(&connector, &options.schema, options.durability)?;
                 let db = PgConnection::open_writer(Arc::clone(&connector), options)?;
                 let db = Db::postgres(db, Arc::default());
+                facts::check_complete(&db)?;
+                facts::check_objects(&db, options.objects.remote.as_deref())?;
                 let channels = WriterChannels::new(&db, None, Some(Arc::clone(&pending)))?;
                 Ok((db, channels))
             });
@@ -167,19 +196,10 @@ impl PostgresStore {
             Arc::clone(&pending),
             Arc::clone(&channels),
         );
-        let blobs: Arc<dyn BlobStorage> = match &options.objects {
-            ObjectLocation::Directory(path) => {
-                Arc::new(BlobFiles::open(path.clone()).map_err(blob_error)?)
-            }
-            ObjectLocation::Database { spool } => {
-                let spool = BlobFiles::open(spool.clone()).map_err(blob_error)?;
-                Arc::new(PgBlobs::new(Arc::clone(&connector), spool))
-            }
-        };
         SqlStore::start(StoreParts {
             db,
+            blobs: Arc::new(options.objects.open(&connector)?),
             readers: ReaderSource::Postgres(connector),
-            blobs,
             channels,
             merge_size: bulk_index::MERGE_SIZE,
             log: None,

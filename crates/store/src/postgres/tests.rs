@@ -18,13 +18,17 @@ use super::failpoints::Failpoint;
 use super::*;
 use crate::conformance::shared::{CutPoint, SharedHome};
 use crate::conformance::{TestHome, letter_model, mail_model, store_model};
+use crate::sql::erasure::DeletionPause;
 use crate::sql::rows;
 use crate::{
     ContactStore, DispatchOutcome, DispatchRequest, EventStore, PageRequest, RecordFilter,
     RecordStore, SharedStore, StatusStore, StoreHealth,
 };
 
+mod remote;
 mod server;
+
+use remote::MemoryObjects;
 
 const NOON: Timestamp = Timestamp::from_ms(1_770_000_000_000);
 
@@ -33,7 +37,9 @@ pub(super) struct PgHome {
     url: String,
     schema: String,
     dir: TempDir,
-    couriers: Mutex<BTreeMap<String, Arc<Connector>>>,
+    couriers: Mutex<BTreeMap<String, (Arc<Connector>, Arc<DeletionPause>)>>,
+    /// Where the bytes of large objects are.
+    remote: Option<Arc<dyn RemoteObjects>>,
 }
 
 pub(super) fn home() -> PgHome {
@@ -44,7 +50,13 @@ pub(super) fn home() -> PgHome {
         schema,
         dir: tempfile::tempdir().unwrap(),
         couriers: Mutex::default(),
+        remote: None,
     }
+}
+
+/// A home whose large objects are outside of the database.
+fn remote_home() -> PgHome {
+    PgHome { remote: Some(Arc::<MemoryObjects>::default()), ..home() }
 }
 
 /// A home in a schema that is emptied. A schema has some 350 files, and creating them takes longer
@@ -75,7 +87,10 @@ impl PgHome {
             courier: courier.to_owned(),
             boot: BOOTS.fetch_add(1, Ordering::Relaxed).to_string(),
             durability: Durability::Primary,
-            objects: ObjectLocation::Database { spool: self.dir.path().join("spool") },
+            objects: ObjectLocation {
+                spool: self.dir.path().join(format!("spool-{courier}")),
+                remote: self.remote.clone(),
+            },
         }
     }
 
@@ -98,7 +113,8 @@ impl SharedHome for PgHome {
         let options = self.options(courier);
         let open = tokio::task::spawn_blocking(move || PostgresStore::open(&options).unwrap());
         let store = open.await.unwrap();
-        self.couriers.lock().unwrap().insert(courier.to_owned(), store.connector().unwrap());
+        let parts = (store.connector().unwrap(), Arc::clone(&store.deletion_pause));
+        self.couriers.lock().unwrap().insert(courier.to_owned(), parts);
         Arc::new(store)
     }
 
@@ -108,7 +124,11 @@ impl SharedHome for PgHome {
             CutPoint::BeforeCommit => Failpoint::BeforeCommit,
             CutPoint::AfterCommit => Failpoint::AfterCommit,
         };
-        *self.couriers.lock().unwrap()[courier].failpoint.lock().unwrap() = Some(point);
+        *self.couriers.lock().unwrap()[courier].0.failpoint.lock().unwrap() = Some(point);
+    }
+
+    fn deletion_pause(&self, courier: &str) -> Arc<DeletionPause> {
+        Arc::clone(&self.couriers.lock().unwrap()[courier].1)
     }
 }
 

@@ -15,9 +15,10 @@ use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::record::{BoxKind, ReadState};
 
 use super::db::{Db, params};
-use super::{SqlStore, deliveries, inbound, mails, rows};
+use super::{SqlStore, closed, deliveries, disk_error, inbound, mails, rows};
 use crate::{
-    EmailTaskCounts, LetterCounts, StatusStore, StoreCounts, StoreError, StoreHealth, StoreResult,
+    EmailTaskCounts, LetterCounts, RemotePlace, StatusStore, StoreCounts, StoreError, StoreHealth,
+    StoreResult,
 };
 
 const ADD: &str = "
@@ -214,6 +215,18 @@ impl StatusStore for SqlStore {
 
     fn health(&self) -> StoreHealth {
         self.channels.checked_health()
+    }
+
+    fn remote_objects(&self) -> Option<RemotePlace> {
+        let remote = self.blobs.remote()?;
+        Some(RemotePlace { place: remote.place().to_owned(), failure: remote.failure() })
+    }
+
+    async fn check_remote_objects(&self) -> StoreResult<()> {
+        let blobs = Arc::clone(&self.blobs);
+        let check =
+            tokio::task::spawn_blocking(move || blobs.remote().map_or(Ok(()), |it| it.check()));
+        check.await.map_err(|_| closed())?.map_err(disk_error)
     }
 
     async fn missing_blobs(&self, limit: usize) -> StoreResult<(usize, Vec<String>)> {

@@ -6,7 +6,7 @@
 //! ids refer to the new object; the old id gets a tombstone of its own.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use async_trait::async_trait;
 use monoco_core::claim::MailLocation;
@@ -28,9 +28,10 @@ use super::letters::erasure as letter_erasure;
 use super::rows::{self, parsed};
 use super::writer::Tx;
 use super::{
-    SqlStore, approvals, claims, contacts, deliveries, email, inbound, mails, objects, records,
-    tokens,
+    ReaderSource, SqlStore, approvals, claims, contacts, deliveries, email, inbound, mails,
+    objects, records, tokens,
 };
+use crate::postgres::ErasureLock;
 use crate::{ErasureCounts, ErasureRequest, ErasureStore, StoreError};
 use texts::{InboundText, ObjectText, TextPage, action, is_written_by};
 pub(super) use texts::{TextFiles, TextPositions};
@@ -55,6 +56,40 @@ const EVENTS_WITH_REASONS: &str = "
      ORDER BY e.seq
      LIMIT ?2
 ";
+
+/// Stops an erasure between the search for references and the deletion of files.
+#[cfg(test)]
+#[derive(Debug, Default)]
+pub(crate) struct DeletionPause {
+    is_set: std::sync::atomic::AtomicBool,
+    reached: tokio::sync::Notify,
+    resume: tokio::sync::Notify,
+}
+
+#[cfg(test)]
+impl DeletionPause {
+    /// Stops the next erasure.
+    pub(crate) fn set(&self) {
+        self.is_set.store(true, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    /// Waits until the erasure has stopped.
+    pub(crate) async fn wait(&self) {
+        self.reached.notified().await;
+    }
+
+    /// Continues the erasure.
+    pub(crate) fn resume(&self) {
+        self.resume.notify_one();
+    }
+
+    async fn reach(&self) {
+        if self.is_set.swap(false, std::sync::atomic::Ordering::SeqCst) {
+            self.reached.notify_one();
+            self.resume.notified().await;
+        }
+    }
+}
 
 /// An object to erase.
 struct ObjectErasure {
@@ -324,6 +359,18 @@ impl SqlStore {
         Ok(TextPage { texts: erasures, last })
     }
 
+    /// Keeps other couriers of a shared store from erasing until the erasure is finished.
+    async fn lock_erasures(&self) -> Result<(), StoreError> {
+        let ReaderSource::Postgres(connector) = &self.readers.source else { return Ok(()) };
+        // An erasure that has failed can still hold it.
+        self.erasure_lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let connector = Arc::clone(connector);
+        let acquire = tokio::task::spawn_blocking(move || ErasureLock::acquire(&connector));
+        let lock = acquire.await.map_err(|_| super::closed())??;
+        *self.erasure_lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock);
+        Ok(())
+    }
+
     /// Deletes the files that were noted and that no text refers to any more, and returns them.
     /// Their names stay noted for copies outside of the store.
     async fn delete_files(&self, in_use: &BTreeSet<ObjId>) -> Result<BTreeSet<ObjId>, StoreError> {
@@ -334,16 +381,24 @@ impl SqlStore {
         let unused = self.retain_without_object(unused).await?;
         let (used, files) =
             (noted.difference(&unused).copied().collect::<Vec<_>>(), unused.clone());
+        #[cfg(test)]
+        self.deletion_pause.reach().await;
         let commit = self.writer.run(move |tx| {
             for id in &used {
                 rows::execute(tx.db, "DELETE FROM erased_files WHERE hash = ?1", [id.hash()])?;
             }
+            let mut deleted = BTreeSet::new();
             for id in &files {
-                rows::execute(tx.db, "DELETE FROM blobs WHERE hash = ?1", [id.hash()])?;
+                // Another courier that refers to it since the search has removed the note.
+                let noted = "SELECT 1 FROM erased_files WHERE hash = ?1";
+                if rows::optional(tx.db, noted, [id.hash()], |_| Ok(()))?.is_some() {
+                    rows::execute(tx.db, "DELETE FROM blobs WHERE hash = ?1", [id.hash()])?;
+                    deleted.insert(*id);
+                }
             }
-            Ok(())
+            Ok(deleted)
         });
-        commit.await?;
+        let unused = commit.await?;
         let (blobs, files) = (Arc::clone(&self.blobs), unused.clone());
         let removed =
             tokio::task::spawn_blocking(move || files.iter().try_for_each(|id| blobs.remove(id)));
@@ -473,6 +528,7 @@ impl ErasureStore for SqlStore {
         now: Timestamp,
     ) -> Result<ErasureCounts, StoreError> {
         let _lock = self.erasing.write().await;
+        self.lock_erasures().await?;
         let mut request = request.clone();
         // Continues an erasure that is not complete.
         request.authors.0.extend(self.open_erasure().await?.0);
@@ -528,13 +584,14 @@ impl ErasureStore for SqlStore {
     async fn finish_erasure(&self) -> Result<(), StoreError> {
         let _lock = self.erasing.write().await;
         self.writer.compact(&self.channels).await?;
-        self.writer
-            .run(|tx| {
-                for sql in ["DELETE FROM erased_files", "DELETE FROM erasures"] {
-                    rows::execute(tx.db, sql, [])?;
-                }
-                Ok(())
-            })
-            .await
+        let finish = self.writer.run(|tx| {
+            for sql in ["DELETE FROM erased_files", "DELETE FROM erasures"] {
+                rows::execute(tx.db, sql, [])?;
+            }
+            Ok(())
+        });
+        finish.await?;
+        self.erasure_lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok(())
     }
 }

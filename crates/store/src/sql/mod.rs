@@ -22,9 +22,9 @@ use monoco_fs::WriteError;
 use tokio::sync::{RwLock, Semaphore};
 
 use crate::blobs::BlobStorage;
-use crate::postgres::HintExchange;
 use crate::postgres::connect::Connector;
 use crate::postgres::driver::PgConnection;
+use crate::postgres::{ErasureLock, HintExchange};
 use crate::sqlite::{Checkpointer, WalSize};
 use crate::{StoreError, StoreHealth, StoreResult};
 use bulk_index::{BulkIndexes, RecentEntries};
@@ -48,9 +48,10 @@ mod dispatch;
 mod drafts;
 mod duties;
 pub(crate) mod email;
-mod erasure;
+pub(crate) mod erasure;
 pub(crate) mod events;
 mod external_ids;
+pub(crate) mod facts;
 mod figures;
 pub(crate) mod files;
 mod halts;
@@ -78,6 +79,12 @@ const MAX_READERS: usize = 4;
 /// Rows of each kind that one commit releases at start. Bounds how long other commands wait.
 const MAX_RELEASED_PER_COMMIT: usize = 1_000;
 
+/// Writes the row of a file whose bytes are stored.
+pub(crate) const PUT_BLOB_ROW: &str = "
+    INSERT INTO blobs (hash, bytes) VALUES (?1, ?2)
+        ON CONFLICT (hash) DO UPDATE SET bytes = excluded.bytes
+";
+
 /// How long a damaged row that is due waits until it is read again.
 const DAMAGED_ROW_DELAY: Duration = Duration::from_secs(3600);
 
@@ -97,6 +104,11 @@ pub struct SqlStore {
     /// Held for reading from the first file of a message to the commit of its rows, and for
     /// writing by an erasure, which deletes files without rows.
     erasing: RwLock<()>,
+    /// Held from the start of an erasure to its end, so that other couriers wait.
+    erasure_lock: Mutex<Option<ErasureLock>>,
+    /// Where a test stops an erasure.
+    #[cfg(test)]
+    pub(crate) deletion_pause: Arc<erasure::DeletionPause>,
 }
 
 /// The entries of the bulk indexes that are not in their tables yet.
@@ -167,6 +179,9 @@ impl SqlStore {
             forwards_read: email::ForwardsRead::default(),
             channels,
             erasing: RwLock::new(()),
+            erasure_lock: Mutex::default(),
+            #[cfg(test)]
+            deletion_pause: Arc::default(),
         })
     }
 
@@ -217,6 +232,9 @@ impl SqlStore {
 
     /// Writes the row of a file that was written and synced, unless it exists.
     async fn put_file_row(&self, file: StoredBytes) -> StoreResult<()> {
+        if self.is_shared() {
+            return Ok(());
+        }
         let known = self.read(move |db| blob_size(db, &file.hash)).await?;
         if known != Some(rows::signed(file.size)) {
             self.writer.run(move |tx| put_blob_row(tx, &file)).await?;
@@ -229,7 +247,13 @@ impl SqlStore {
         self.write_blob(move |blobs| blobs.put(&id, &body)).await
     }
 
-    /// Runs `work`, which writes files, and records a failure in the health of the store.
+    /// Whether other couriers use the store as well. Then files are stored with their rows.
+    fn is_shared(&self) -> bool {
+        matches!(self.readers.source, ReaderSource::Postgres(_))
+    }
+
+    /// Runs `work`, which writes files, and records a failure in the health of the store. A remote
+    /// place has a health of its own: messages without large objects do not need it.
     async fn write_blob<T: Send + 'static>(
         &self,
         work: impl FnOnce(&dyn BlobStorage) -> Result<T, WriteError> + Send + 'static,
@@ -242,7 +266,9 @@ impl SqlStore {
             Ok(result) => result.map_err(blob_error),
             Err(_) => Err(closed()),
         };
-        if let Err(error) = &written {
+        if let Err(error) = &written
+            && self.blobs.remote().is_none()
+        {
             self.channels.record_health(Err(error));
         }
         written
@@ -374,13 +400,39 @@ fn blob_size(db: &Db, id: &ObjId) -> StoreResult<Option<i64>> {
     rows::optional(db, "SELECT bytes FROM blobs WHERE hash = ?1", [id.hash()], |row| row.get(0))
 }
 
-/// Writes the row of a file that is on disk.
+/// Writes the row of a file that is on disk. In PostgreSQL the row was written with the bytes, and
+/// must be there.
 fn put_blob_row(tx: &Tx<'_>, file: &StoredBytes) -> StoreResult<()> {
+    if tx.db.as_postgres().is_some() {
+        return require_file(tx, &file.hash);
+    }
+    rows::execute(tx.db, PUT_BLOB_ROW, params![file.hash.hash(), rows::signed(file.size)])
+}
+
+/// Must be called before a row refers to a file that was stored for it. An erasure of another
+/// courier keeps the file when it has only been noted.
+///
+/// # Errors
+///
+/// When another courier has deleted the file since it was stored; the caller must store it again.
+fn require_file(tx: &Tx<'_>, id: &ObjId) -> StoreResult<()> {
+    // The lock `erasing` is enough for one courier.
+    if tx.db.as_postgres().is_none() {
+        return Ok(());
+    }
     let sql = "
-        INSERT INTO blobs (hash, bytes) VALUES (?1, ?2)
-            ON CONFLICT (hash) DO UPDATE SET bytes = excluded.bytes
+        SELECT EXISTS (SELECT 1 FROM blobs WHERE hash = ?1),
+               EXISTS (SELECT 1 FROM erased_files WHERE hash = ?1)
     ";
-    rows::execute(tx.db, sql, params![file.hash.hash(), rows::signed(file.size)])?;
+    let (is_stored, is_noted): (bool, bool) =
+        rows::one(tx.db, sql, [id.hash()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    if !is_stored {
+        let why = format!("the file {id} was deleted by an erasure meanwhile; try again");
+        return Err(StoreError::Unavailable(why));
+    }
+    if is_noted {
+        rows::execute(tx.db, "DELETE FROM erased_files WHERE hash = ?1", [id.hash()])?;
+    }
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use super::bulk_index::{BulkTable, RecentEntries};
 use super::db::{Db, Row, RowResult, params};
 use super::writer::Tx;
-use super::{SqlStore, blob_size, external_ids, put_blob_row, rows, short_ids};
+use super::{SqlStore, blob_size, external_ids, put_blob_row, require_file, rows, short_ids};
 use crate::blobs::{BlobStorage, BlobWriter};
 use crate::{BlobReader, DeliveryStore, ObjectStore, RecordStore, StoreError, StoreResult};
 
@@ -241,6 +241,9 @@ pub(super) fn insert_message(
     }
     // A larger one is already in a file, see `SqlStore::put_large_message`.
     let body = Some(msg.canonical()).filter(|body| body.len() <= MAX_INLINE_BYTES);
+    if body.is_none() {
+        require_file(tx, &msg.id())?;
+    }
     insert(tx, &msg.id(), body)
 }
 
@@ -440,6 +443,9 @@ impl ObjectStore for SqlStore {
             files.put_all(&blobs)
         };
         let written = Arc::new(self.write_blob(named).await?);
+        if self.is_shared() {
+            return Ok(());
+        }
         let written = move |tx: &mut Tx<'_>| {
             for file in &*written {
                 if blob_size(tx.db, &file.hash)? != Some(rows::signed(file.size)) {

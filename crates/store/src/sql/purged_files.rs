@@ -95,7 +95,9 @@ impl SqlStore {
         // Only now: after a crash, files without a row are still noted.
         let finish = self.writer.run(move |tx| {
             for (hash, stays) in &removed {
-                if let Some(size) = *stays {
+                if let Some(size) = *stays
+                    && tx.db.as_postgres().is_none()
+                {
                     put_blob_row(tx, &StoredBytes { hash: *hash, size })?;
                 }
                 forget(tx, hash)?;

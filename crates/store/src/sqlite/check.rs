@@ -10,7 +10,7 @@ use monoco_core::object::{ObjId, ObjKind};
 use super::open_reader;
 use crate::StoreResult;
 use crate::blobs;
-use crate::sql::{mails, rows};
+use crate::sql::{facts, mails, rows};
 
 /// What a check of a store found.
 #[derive(Debug, Default)]
@@ -50,6 +50,10 @@ pub fn check(dir: &Path, mails: &BTreeSet<MailId>) -> StoreResult<StoreCheck> {
     let result: String = rows::one(&db, "PRAGMA quick_check(1)", [], |row| row.get(0))?;
     if result != "ok" {
         found.problems.push(format!("the database is damaged: {result}"));
+    }
+    // The table is newer than the first schema.
+    if version > 1 && facts::is_incomplete(&db)? {
+        found.problems.push(facts::INCOMPLETE_COPY.to_owned());
     }
     for id in mails {
         if mails::find_seq(&db, id)?.is_none() {

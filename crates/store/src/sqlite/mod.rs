@@ -11,6 +11,7 @@ use crate::StoreResult;
 use crate::blobs::{self, BlobFiles};
 use crate::sql::damage::DamagedRows;
 use crate::sql::db::Db;
+use crate::sql::facts;
 use crate::sql::writer::WriterChannels;
 use crate::sql::{ReaderSource, SqlStore, StoreParts, blob_error, bulk_index, disk_error};
 pub use backup::{StoreCopy, copy, verify};
@@ -49,6 +50,7 @@ pub(crate) fn open_with(dir: &Path, merge_size: usize) -> StoreResult<SqlStore> 
     blobs::create_dir(dir).map_err(blob_error)?;
     let path = dir.join("monoco.db");
     let mut db = open_writer(&path)?;
+    facts::check_complete(&db)?;
     let file = DatabaseFile::open(path.clone()).map_err(disk_error)?;
     let channels = Arc::new(WriterChannels::new(&db, Some(file), None)?);
     let checkpointer =

@@ -176,4 +176,18 @@ pub struct StorageHealth {
     /// Names of some of them
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
+    /// Where attachments and large messages are, when it is a bucket
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objects: Option<ObjectsHealth>,
+}
+
+/// The place of attachments and large messages outside of the database.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
+pub struct ObjectsHealth {
+    /// Bucket and prefix, as in `s3://bucket/prefix`
+    pub place: String,
+    /// Why the last request failed. Messages without large objects are accepted nevertheless
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }

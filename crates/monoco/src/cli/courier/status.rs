@@ -59,6 +59,10 @@ const COURIER: &[Column<CourierStatus>] = &[
     ("disk", |courier| courier.disk.as_ref()?.summary().cell()),
     ("storage", |courier| courier.health.storage.status.cell()),
     ("storage detail", |courier| courier.health.storage.detail.cell()),
+    ("large objects", |courier| {
+        let found = courier.health.storage.objects.as_ref()?;
+        found.error.as_ref().unwrap_or(&found.place).cell()
+    }),
     ("mailbox error", |courier| courier.health.mailbox.error.cell()),
     ("foreign files", |courier| courier.health.mailbox.foreign_files.cell()),
     ("letters", |courier| courier.health.pipeline.under_way.cell()),

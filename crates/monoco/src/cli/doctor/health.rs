@@ -4,13 +4,17 @@ use std::time::Duration;
 
 use super::{DoctorCheck, RESTORE_HINT, first_names, lost_mails, store_problems};
 use crate::cli::client::Client;
+use monoco_core::config::SecretSource;
 use monoco_courier::api::views::cluster::{ClusterHealth, DatabaseHealth};
 use monoco_courier::api::views::health::{
     AdapterHealth, HealthView, PipelineHealth, StorageHealth,
 };
 use monoco_courier::config::PostgresConfig;
 use monoco_courier::home::{CourierInfo, Home};
-use monoco_courier::open_store::check_server;
+use monoco_courier::open_store::{check_bucket, check_server};
+
+const OBJECTS_HINT: &str = "messages with attachments or large texts are not accepted until the \
+    bucket answers; docs/scale.md describes `objects`";
 
 /// How long the courier may take to answer a health request.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -69,7 +73,8 @@ pub(super) async fn courier(
 /// Evaluates the health report: store, tunnels, mailbox and pipeline.
 pub(super) fn health_checks(health: &HealthView) -> Vec<DoctorCheck> {
     let mut checks = Vec::new();
-    let StorageHealth { status, detail, damaged_rows, missing_files, missing } = &health.storage;
+    let StorageHealth { status, detail, damaged_rows, missing_files, missing, objects } =
+        &health.storage;
     let detail = format!("{status} {}", detail.as_deref().unwrap_or_default());
     let detail = detail.trim().to_owned();
     let problems = store_problems(damaged_rows, *missing_files, missing);
@@ -84,6 +89,10 @@ pub(super) fn health_checks(health: &HealthView) -> Vec<DoctorCheck> {
         }
         _ => DoctorCheck::fail("store", detail, "check the disk, then `monoco courier restart`"),
     });
+    checks.extend(objects.as_ref().map(|found| match &found.error {
+        None => DoctorCheck::ok("objects", &found.place),
+        Some(error) => DoctorCheck::fail("objects", error, OBJECTS_HINT),
+    }));
     let mailbox = &health.mailbox;
     if let Some(error) = &mailbox.error {
         let hint = "free disk space or make the directory writable; the courier then continues";
@@ -107,6 +116,14 @@ pub(super) fn health_checks(health: &HealthView) -> Vec<DoctorCheck> {
         checks.push(cluster(found));
     }
     checks
+}
+
+/// Writes and reads an object in the bucket of a shared store, while no courier is running.
+pub(super) async fn bucket(source: &SecretSource) -> DoctorCheck {
+    match check_bucket(source).await {
+        Ok(place) => DoctorCheck::ok("objects", place),
+        Err(error) => DoctorCheck::fail("objects", error.to_string(), OBJECTS_HINT),
+    }
 }
 
 /// Asks the database server of a shared store, while no courier is running.

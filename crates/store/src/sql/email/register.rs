@@ -17,7 +17,9 @@ use crate::sql::db::params;
 use crate::sql::events::{self, EventSubject};
 use crate::sql::objects::{MAX_INLINE_BYTES, hash_prefix};
 use crate::sql::writer::Tx;
-use crate::sql::{SqlStore, blob_size, contacts, purged_files, put_blob_row, retention, rows};
+use crate::sql::{
+    SqlStore, blob_size, contacts, purged_files, put_blob_row, require_file, retention, rows,
+};
 use crate::{RegisterMailsRequest, RegisterMailsResult, StoreError};
 
 /// Mails by the first eight bytes of their hash. Lookups compare the rest.
@@ -155,6 +157,9 @@ pub(super) fn register(
         match first {
             Some(_) => result.copies += 1,
             None => result.new += 1,
+        }
+        if prepared.raw.is_none() {
+            require_file(tx, &prepared.hash)?;
         }
         insert(tx, &Registration { page, tunnel, folder, prepared, first }, now)?;
     }

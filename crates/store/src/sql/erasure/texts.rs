@@ -215,6 +215,27 @@ impl SqlStore {
         from: &mut TextPositions,
     ) -> Result<BTreeSet<ObjId>, StoreError> {
         while !files.is_empty() {
+            let page = self.letter_references(authors, from.letter).await?;
+            let Some(last) = page.last() else { break };
+            from.letter = last.id.seq;
+            for letter in page.iter().filter(|letter| !letter.is_erased) {
+                let TextFiles { attachments, texts, .. } = &letter.files;
+                for id in attachments.iter().chain(texts) {
+                    files.remove(id);
+                }
+            }
+        }
+        while !files.is_empty() {
+            let page = self.inbound_texts(from.inbound).await?;
+            for message in page.texts.iter().filter(|message| !is_written_by(message, authors)) {
+                for id in message.attachments() {
+                    files.remove(&id);
+                }
+            }
+            let Some(last) = page.last else { break };
+            from.inbound = last;
+        }
+        while !files.is_empty() {
             let page = self.object_texts(from.object, |text| text.contains("sha256:")).await?;
             for object in page.texts {
                 let remaining = match action(authors, &object) {
@@ -228,27 +249,6 @@ impl SqlStore {
             }
             let Some(last) = page.last else { break };
             from.object = last;
-        }
-        while !files.is_empty() {
-            let page = self.inbound_texts(from.inbound).await?;
-            for message in page.texts.iter().filter(|message| !is_written_by(message, authors)) {
-                for id in message.attachments() {
-                    files.remove(&id);
-                }
-            }
-            let Some(last) = page.last else { break };
-            from.inbound = last;
-        }
-        while !files.is_empty() {
-            let page = self.letter_references(authors, from.letter).await?;
-            let Some(last) = page.last() else { break };
-            from.letter = last.id.seq;
-            for letter in page.iter().filter(|letter| !letter.is_erased) {
-                let TextFiles { attachments, texts, .. } = &letter.files;
-                for id in attachments.iter().chain(texts) {
-                    files.remove(id);
-                }
-            }
         }
         Ok(files)
     }

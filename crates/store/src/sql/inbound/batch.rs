@@ -11,7 +11,7 @@ use super::{InboundCheck, check, files, insert_message};
 use crate::sql::events::{self, EventSubject};
 use crate::sql::letters::accept::{self, PreparedLetter};
 use crate::sql::writer::Tx;
-use crate::sql::{SqlStore, contacts, external_ids};
+use crate::sql::{SqlStore, contacts, external_ids, require_file};
 use crate::{
     AcceptResult, LetterSource, PipelineRouting, StoreError, StoreEventResult, StoreInboundEvent,
     StoreInboundRequest, StoreInboundResult,
@@ -150,6 +150,9 @@ pub(super) fn store_new(
         }
         InboundCheck::New(new) => new,
     };
+    for hash in request.message.artifacts.iter().filter_map(|artifact| artifact.hash) {
+        require_file(tx, &hash)?;
+    }
     let external_id = new.external_id;
     if has_chain {
         let accepted = accept::insert_inbound(tx, request, &new, None, now)?;

@@ -14,7 +14,7 @@ use crate::sql::counts::LetterCountKey;
 use crate::sql::db::{Db, Row, RowResult, SqlValue, ToParam, params};
 use crate::sql::rows::{self as sql, damaged, parsed};
 use crate::sql::writer::Tx;
-use crate::sql::{purged_files, retention};
+use crate::sql::{purged_files, require_file, retention};
 use crate::{LetterRow, LetterSource, LetterSourceKind, StoreError, StoreResult};
 
 /// Columns of [`read`], in its order.
@@ -198,6 +198,9 @@ pub(super) fn put_change(tx: &Tx<'_>, id: LetterId, text: &StoredText) -> StoreR
 }
 
 fn put_text(tx: &Tx<'_>, put: &str, letter: i64, text: &StoredText) -> StoreResult<()> {
+    if let StoredText::File(id) = text {
+        require_file(tx, id)?;
+    }
     let (hash, body) = text.columns();
     sql::execute(tx.db, put, params![letter, hash, body])?;
     Ok(())
