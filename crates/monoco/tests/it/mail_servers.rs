@@ -45,7 +45,8 @@ impl TestCa {
         Self::create_for("DNS:localhost,IP:127.0.0.1")
     }
 
-    fn create_for(names: &str) -> Self {
+    /// One whose certificate has these names, such as `DNS:hub.test,IP:127.0.0.2`.
+    pub fn create_for(names: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let script = format!(
             "set -e
@@ -70,7 +71,8 @@ impl TestCa {
         self.dir.path().join("ca.pem")
     }
 
-    fn certificate(&self) -> (PathBuf, PathBuf) {
+    /// The certificate of the server, and its key.
+    pub fn certificate(&self) -> (PathBuf, PathBuf) {
         (self.dir.path().join("cert.pem"), self.dir.path().join("key.pem"))
     }
 }

@@ -73,6 +73,8 @@ mod power_cuts;
 mod receipts;
 mod records;
 mod reference_sdks;
+mod remote;
+mod remote_problems;
 mod replays;
 mod rspamd;
 mod search;
