@@ -59,6 +59,8 @@ pub enum CertificateFileError {
 #[derive(Clone, Debug)]
 pub struct ServerCertificate {
     config: Arc<ServerConfig>,
+    /// The certificate of the server itself.
+    own: CertificateDer<'static>,
     pub validity: Validity,
 }
 
@@ -97,7 +99,7 @@ impl RemoteTls {
     /// it is another one.
     pub fn replace(&self, certificate: ServerCertificate) -> bool {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = current.validity != certificate.validity;
+        let is_new = current.own != certificate.own;
         *current = certificate;
         is_new
     }
@@ -149,13 +151,14 @@ impl ServerCertificate {
                 return Err(CertificateFileError::WrongName { path, name });
             }
         }
+        let own = own.clone();
         let config = server_config(chain, read_key(&remote.key)?).map_err(|error| match error {
             Error::InconsistentKeys(_) => {
                 CertificateFileError::KeyMismatch { path: path.clone(), key: remote.key.clone() }
             }
             other => invalid(other.to_string()),
         })?;
-        Ok(Self { config: Arc::new(config), validity })
+        Ok(Self { config: Arc::new(config), own, validity })
     }
 }
 

@@ -308,8 +308,9 @@ fn certificate_is_renewed_while_clients_are_connected() {
     assert!(machine.cli(&["events"]).ok().contains("merged"));
 
     Command::new("chmod").arg("600").arg(&key).status().unwrap();
-    let replaced = reload(&hub).ok();
-    assert!(replaced.contains("remote certificate: replaced"), "{replaced}");
+    let replaced = reload(&hub);
+    let said = format!("{}{}", replaced.stdout, replaced.stderr);
+    assert!(replaced.code == 0 && said.contains("remote certificate: replaced"), "{said}");
     let unknown = machine.cli(&["events"]).failed(4);
     assert!(unknown.contains("unknown CA"), "{unknown}");
     let token = hub.courier.agent("two", "read", "alpha");

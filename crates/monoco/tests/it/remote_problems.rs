@@ -16,7 +16,8 @@ fn each_problem_of_a_client_has_an_error_and_a_next_step() {
     let token = hub.courier.agent("one", "read,claim", "alpha");
     let machine = |url: &str| Machine::new(url, &token, &hub.ca.file());
     let (url, port) = (hub.url(), hub.address().port());
-    let other = TestCa::create_for("IP:127.0.0.2").file();
+    let other_ca = TestCa::create_for("IP:127.0.0.2");
+    let other = other_ca.file();
     let plain = hub.courier.address.port();
     let cases = [
         (machine(&url).with("MONOCO_CA", other.to_str().unwrap()), 4, "unknown CA", "MONOCO_CA"),

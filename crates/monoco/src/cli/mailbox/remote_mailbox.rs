@@ -60,9 +60,8 @@ impl RemoteMailbox {
         let key = digest(format!("{}\n{}", remote.url(), workspace.as_str()).as_bytes());
         let root = home.remote().join(key.get(..16).unwrap_or(&key));
         let did: Result<Did, InvalidDid> = caller.did.parse();
-        let did = did.map_err(|error| {
-            CliError::new(CliExit::Courier, format!("{}: {error}", caller.did))
-        })?;
+        let did = did
+            .map_err(|error| CliError::new(CliExit::Courier, format!("{}: {error}", caller.did)))?;
         Ok(Self { requests, workspace, did, root })
     }
 
