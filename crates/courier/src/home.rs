@@ -4,6 +4,7 @@
 //! store/              the embedded database
 //! mailbox/            Mails as files, unless the config names another directory
 //! dropzone/           attachments, by content hash
+//! remote/             copies of Mails of couriers on other machines, for `MONOCO_URL`
 //! courier/config.yaml the config; every key has a default
 //! courier/adapters.d/ further tunnels, one file each
 //! courier/id          id of the courier among those of a shared store
@@ -64,6 +65,12 @@ pub struct CourierInfo {
     /// Port of the API.
     pub port: u16,
     pub webhook_port: u16,
+    /// Address of the listener for other machines, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<SocketAddr>,
+    /// When the certificate of that listener expires, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate_expires_at: Option<String>,
     pub version: String,
     /// Start time, RFC 3339.
     pub started_at: String,
@@ -199,6 +206,11 @@ impl Home {
 
     pub fn dropzone(&self) -> PathBuf {
         self.0.join("dropzone")
+    }
+
+    /// Where commands keep copies of the Mails of couriers on other machines.
+    pub fn remote(&self) -> PathBuf {
+        self.0.join("remote")
     }
 
     /// Default path of the config.

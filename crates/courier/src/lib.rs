@@ -12,6 +12,7 @@
 //! * [`config`]: reads and checks the config file.
 //! * [`open_store`]: opens the store that the config names.
 //! * [`log`], `log_limit`: the courier's log and its rotation; limits repeated messages.
+//! * [`tls`]: the certificate of the listener for other machines.
 //! * `task_group`, `signals`: tasks that stop together; process signals.
 //! * [`supervisor`]: runs commands so that none of their processes outlives them.
 //! * [`home`], [`clock`]: the courier's directory; the only caller of `now()`.
@@ -33,3 +34,4 @@ pub mod serve;
 mod signals;
 pub mod supervisor;
 mod task_group;
+pub mod tls;

@@ -25,11 +25,12 @@ use tokio::sync::watch;
 use crate::api;
 use crate::api::caller::{self, AgentTokens};
 use crate::api::guard::{self, GuardParts, RequestGuard};
+use crate::api::remote_guard::{self, RemoteGuard};
 use crate::api::server::{HttpServer, Listener};
 use crate::center::PipelineEntry;
 use crate::center::lease::delivery_retry;
 use crate::clock::{Clock, wall_now};
-use crate::config::{Config, ConfigError, ConfigSource};
+use crate::config::{Config, ConfigError, ConfigSource, RemoteConfig};
 use crate::courier::dead_drafts::DeadDrafts;
 use crate::courier::drafts::DraftLoop;
 use crate::courier::duties::{DutyLoop, enabled_tunnels};
@@ -55,6 +56,7 @@ use crate::pipeline::queue::{LetterQueue, QueueNotifier};
 use crate::signals::{ProcessSignals, SignalAction};
 use crate::supervisor;
 use crate::task_group::TaskGroup;
+use crate::tls::{CertificateFileError, RemoteTls, ServerCertificate};
 
 /// How long tasks may take to finish when the courier stops.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -85,6 +87,10 @@ pub enum StartError {
     PortInUse(u16),
     #[error("cannot listen on port {port}: {error}")]
     Listen { port: u16, error: std::io::Error },
+    #[error("courier.remote: {0}")]
+    Certificate(#[from] CertificateFileError),
+    #[error("cannot listen on {address}, the address of courier.remote: {error}")]
+    ListenRemote { address: SocketAddr, error: std::io::Error },
     #[error("cannot create the socket run/courier.sock in the home directory: {0}")]
     Socket(std::io::Error),
     #[error("{0}")]
@@ -120,6 +126,8 @@ async fn serve(options: ServeOptions, ready: &dyn Fn(&CourierInfo)) -> Result<()
         host: listeners.address.ip(),
         port: listeners.address.port(),
         webhook_port: listeners.webhook_port,
+        remote: listeners.remote.as_ref().map(|(_, tls)| tls.address),
+        certificate_expires_at: listeners.remote.as_ref().map(|(_, tls)| tls.expires_at()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started_at: wall_now().rfc3339(),
         config: Some(source.clone()),
@@ -142,6 +150,7 @@ async fn serve(options: ServeOptions, ready: &dyn Fn(&CourierInfo)) -> Result<()
         let result = courier.reload(&source).await;
         log.set_level(courier.config.borrow().log_level);
         info.reload = Some(ReloadResult::after(info.reload.as_ref(), result));
+        info.certificate_expires_at = courier.remote.as_ref().map(|tls| tls.expires_at());
         // Only `courier reload` reads the result; a failure to write it changes nothing.
         let _ = home.announce(&info);
     }
@@ -181,6 +190,8 @@ fn check_mailbox(path: &Path) -> Result<(), StartError> {
 struct Listeners {
     api: Vec<Arc<Listener>>,
     webhooks: Vec<Arc<Listener>>,
+    /// The listener for other machines, with its certificate.
+    remote: Option<(Arc<Listener>, Arc<RemoteTls>)>,
     socket: Arc<Listener>,
     address: SocketAddr,
     webhook_port: u16,
@@ -194,15 +205,39 @@ impl Listeners {
         let page = Arc::new(PageAccess::open(home)?);
         let (api, address) = bind_loopback(config.host, config.port).await?;
         let (webhooks, webhook_address) = bind_loopback(config.host, config.webhook_port).await?;
+        let remote = match &config.remote {
+            Some(remote) => Some(bind_remote(remote).await?),
+            None => None,
+        };
         let socket = home.socket().and_then(|path| UnixListener::bind(&path));
         let socket = Arc::new(Listener::Unix(socket.map_err(StartError::Socket)?));
         let webhook_port = webhook_address.port();
-        Ok(Self { api, webhooks, socket, address, webhook_port, token, page })
+        Ok(Self { api, webhooks, remote, socket, address, webhook_port, token, page })
     }
 
     fn all(&self) -> Vec<Arc<Listener>> {
         let tcp = self.api.iter().chain(&self.webhooks);
-        tcp.chain([&self.socket]).map(Arc::clone).collect()
+        let remote = self.remote.iter().map(|(listener, _)| listener);
+        tcp.chain(remote).chain([&self.socket]).map(Arc::clone).collect()
+    }
+}
+
+/// Loads the certificate and binds the listener for other machines.
+async fn bind_remote(remote: &RemoteConfig) -> Result<(Arc<Listener>, Arc<RemoteTls>), StartError> {
+    let certificate = ServerCertificate::load(remote, wall_now())?;
+    warn_of_expiry(&certificate);
+    let failed = |error| StartError::ListenRemote { address: remote.listen, error };
+    let listener = TcpListener::bind(remote.listen).await.map_err(failed)?;
+    let tls = Arc::new(RemoteTls::new(listener.local_addr().map_err(failed)?, certificate));
+    tracing::info!(address = %tls.address, "listens for other machines, with TLS");
+    Ok((Arc::new(Listener::Tls { listener, tls: Arc::clone(&tls) }), tls))
+}
+
+fn warn_of_expiry(certificate: &ServerCertificate) {
+    let validity = certificate.validity;
+    if validity.is_ending(wall_now()) {
+        let expires_at = validity.not_after.rfc3339();
+        tracing::warn!(expires_at, "the certificate for other machines expires soon");
     }
 }
 
@@ -260,6 +295,8 @@ struct Courier {
     /// process what was received.
     receivers: TaskGroup,
     loops: TaskGroup,
+    /// The certificate of the listener for other machines, if there is one.
+    remote: Option<Arc<RemoteTls>>,
     /// Bound until the courier has stopped.
     listeners: Vec<Arc<Listener>>,
 }
@@ -331,6 +368,7 @@ impl Courier {
         let pipeline = Arc::clone(&parts.pipeline);
         loops.spawn(Arc::clone(&pipeline).recall_at_duty(loops.stop.clone()));
         let bound = listeners.all();
+        let remote = listeners.remote.as_ref().map(|(_, tls)| Arc::clone(tls));
         start_listeners(parts, listeners, projector, dead_drafts, &receivers);
         Ok(Self {
             config: config_sender,
@@ -340,6 +378,7 @@ impl Courier {
             merge_loop,
             receivers,
             loops,
+            remote,
             listeners: bound,
         })
     }
@@ -365,8 +404,11 @@ impl Courier {
     async fn try_reload(&self, source: &ConfigSource) -> Result<Vec<String>, String> {
         let old = Arc::clone(&self.config.borrow());
         let new = source.load().map_err(|error| error.to_string())?;
-        let changes = old.changes(&new);
+        let mut changes: Vec<_> = old.changes(&new).iter().map(ToString::to_string).collect();
         let new = Arc::new(old.reloaded(new));
+        let certificate = new.remote.as_ref().map(|it| ServerCertificate::load(it, wall_now()));
+        let certificate =
+            certificate.transpose().map_err(|error| format!("courier.remote: {error}"))?;
         let applied = self.supervisor.apply(Some(&old), &new).await;
         applied.map_err(|error| error.to_string())?;
         self.supervisor.store.set_approval_policy(Arc::clone(&new.approvals));
@@ -374,7 +416,14 @@ impl Courier {
         let reloaded = self.pipeline.reload(Arc::new(new.pipeline.clone())).await;
         reloaded.map_err(|error| error.to_string())?;
         self.config.send_replace(new);
-        Ok(changes.iter().map(ToString::to_string).collect())
+        if let (Some(remote), Some(certificate)) = (&self.remote, certificate) {
+            warn_of_expiry(&certificate);
+            let expires_at = certificate.validity.not_after.rfc3339();
+            if remote.replace(certificate) {
+                changes.push(format!("remote certificate: replaced, expires at {expires_at}"));
+            }
+        }
+        Ok(changes)
     }
 
     /// Stops all tasks. A second signal, or 30 s, ends the wait for them.
@@ -498,6 +547,7 @@ fn start_listeners(
         Arc::clone(&tunnels),
     );
     let agents = Arc::new(AgentTokens::new(Arc::clone(&store), clock));
+    let remote_guard = RemoteGuard::new(config.clone(), Arc::clone(&agents));
     let api = api::Api {
         store,
         clock,
@@ -518,6 +568,7 @@ fn start_listeners(
         api: api_listeners,
         webhooks: webhook_listeners,
         socket,
+        remote,
         address,
         token,
         page,
@@ -535,8 +586,11 @@ fn start_listeners(
     );
     let on_socket = api::token::with_socket_routes(router.clone(), token, agents);
     let on_socket = api::page::with_socket_routes(on_socket, Arc::clone(&page), clock);
+    let over_tls = remote_guard::protect(router.clone(), remote_guard);
     let over_tcp = api::page::with_page(router, page, clock);
+    let remote = remote.into_iter().map(|(listener, _)| listener).collect();
     let routers = [
+        (remote, over_tls),
         (vec![socket], caller::as_owner(on_socket)),
         (api_listeners, guard::protect(over_tcp, guard)),
         (webhook_listeners, api::webhooks::router(webhooks)),

@@ -171,6 +171,10 @@ impl AttachedFile {
         Ok(())
     }
 
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Number of bytes of the file.
     pub const fn size(&self) -> u64 {
         self.bytes.len() as u64

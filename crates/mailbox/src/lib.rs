@@ -10,6 +10,7 @@
 //! * [`workspace`], `checked_dir`: location, name and filters of a workspace; its
 //!   directories, opened without following links.
 //! * [`paths`], [`index`]: layout of the courier's mailbox directory; its index.
+//! * [`mirror`]: copy of the mailbox directory of another machine.
 //! * [`cursor`], [`sync`]: position of a workspace in the index; pulling new Mails.
 //! * [`inbox`], `inbox_cache`: the Mails in a workspace, by file name.
 //! * [`claim_info`]: claims on Mails, as in the API and in `locks.json`.
@@ -28,6 +29,7 @@ pub mod draft;
 pub mod inbox;
 mod inbox_cache;
 pub mod index;
+pub mod mirror;
 pub mod paths;
 pub mod sync;
 pub mod untrusted_text;
@@ -49,6 +51,9 @@ pub enum MailboxError {
     Busy(PathBuf),
     #[error("{0} was written by a newer version of monoco; update this program")]
     Newer(PathBuf),
+    /// The courier on another machine does not answer, or rejects a request.
+    #[error("{0}")]
+    Source(mirror::SourceError),
 }
 
 /// Adds the path to an I/O error.

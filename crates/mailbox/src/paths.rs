@@ -13,13 +13,17 @@
 //! Readers use only files that the index names, and only with the content that the index
 //! describes. Other files may have been created by any program of the user.
 
+use std::fs::DirBuilder;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use monoco_core::claim::MailLocation;
 use monoco_core::mail::{MailIndexEntry, digest};
-use monoco_fs::read_plain_file;
+use monoco_fs::{FileOptions, read_plain_file};
 
+use super::mirror::{self, MailboxSource};
 use super::{MailboxError, at};
 
 /// Directory of the drafts to send.
@@ -30,6 +34,9 @@ pub const STATE_DIR: &str = ".state";
 
 /// Name of the file with the id of the courier, which exists while its store is shared.
 pub const SHARED_COURIER_FILE: &str = "shared-courier";
+
+/// Name of the file with the workspace of the token, in a copy of another machine's mailbox.
+pub const TOKEN_WORKSPACE_FILE: &str = "token-workspace";
 
 /// File name of the index in [`STATE_DIR`].
 pub const INDEX_FILE: &str = "mails.jsonl";
@@ -49,7 +56,11 @@ pub const MAIL_DIRS: [MailLocation; 3] =
 
 /// Paths in the courier's mailbox directory.
 #[derive(Clone, Debug)]
-pub struct MailboxPaths(PathBuf);
+pub struct MailboxPaths {
+    root: PathBuf,
+    /// The courier whose directory this is a copy of, if it is on another machine.
+    source: Option<Arc<dyn MailboxSource>>,
+}
 
 /// Result of a search for the file of a Mail.
 #[derive(Debug)]
@@ -65,19 +76,29 @@ pub enum MailFile {
 impl MailboxPaths {
     /// Paths below the mailbox directory `root`.
     pub const fn new(root: PathBuf) -> Self {
-        Self(root)
+        Self { root, source: None }
+    }
+
+    /// Paths below a copy of the mailbox directory of another machine. Files are copied when they
+    /// are first needed.
+    pub(super) const fn copy(root: PathBuf, source: Arc<dyn MailboxSource>) -> Self {
+        Self { root, source: Some(source) }
+    }
+
+    pub(super) fn source(&self) -> Option<&Arc<dyn MailboxSource>> {
+        self.source.as_ref()
     }
 
     pub fn root(&self) -> &Path {
-        &self.0
+        &self.root
     }
 
     pub fn index(&self) -> PathBuf {
-        self.0.join(STATE_DIR).join(INDEX_FILE)
+        self.root.join(STATE_DIR).join(INDEX_FILE)
     }
 
     pub fn locks(&self) -> PathBuf {
-        self.0.join(STATE_DIR).join(LOCKS_FILE)
+        self.root.join(STATE_DIR).join(LOCKS_FILE)
     }
 
     /// The directory that has a Mail file of this name; `None` when there is no file.
@@ -88,16 +109,50 @@ impl MailboxPaths {
         })
     }
 
-    /// Reads the file of a Mail and compares it with its index entry.
+    /// Reads the file of a Mail and compares it with its index entry. A file of another machine is
+    /// copied first.
     ///
     /// # Errors
     ///
-    /// When a file exists and cannot be read.
+    /// When a file exists and cannot be read. [`MailboxError::Source`] when the courier on another
+    /// machine does not answer.
     pub fn find(&self, entry: &MailIndexEntry) -> Result<MailFile, MailboxError> {
         // The name becomes a path, so it is checked although the courier wrote the index.
         if entry.file != entry.id.file(entry.received_at) {
             return Ok(MailFile::Changed(self.index()));
         }
+        match (self.find_here(entry)?, &self.source) {
+            // A copy with other content was torn by a power cut.
+            (MailFile::Gone | MailFile::Changed(_), Some(source)) => {
+                self.copy_file(source.as_ref(), entry)
+            }
+            (found, _) => Ok(found),
+        }
+    }
+
+    /// Copies the file of a Mail from another machine.
+    fn copy_file(
+        &self,
+        source: &dyn MailboxSource,
+        entry: &MailIndexEntry,
+    ) -> Result<MailFile, MailboxError> {
+        let Some(bytes) = source.mail_file(&entry.id).map_err(MailboxError::Source)? else {
+            return Ok(MailFile::Gone);
+        };
+        let path = self.mail_path(MailLocation::Inbound, entry.id.provider(), &entry.file);
+        let path = path.unwrap_or_default();
+        if digest(&bytes) != entry.sha256 {
+            return Ok(MailFile::Changed(path));
+        }
+        if let Some(dir) = path.parent() {
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+            made.map_err(at(dir))?;
+        }
+        mirror::put(&path, &bytes, FileOptions::READ_ONLY)?;
+        Ok(MailFile::Here { path, bytes })
+    }
+
+    fn find_here(&self, entry: &MailIndexEntry) -> Result<MailFile, MailboxError> {
         // The courier may move the file against the order of the search: search twice.
         for _ in 0..2 {
             for location in MAIL_DIRS {
@@ -125,6 +180,6 @@ impl MailboxPaths {
     }
 
     fn mail_path(&self, location: MailLocation, provider: &str, file: &str) -> Option<PathBuf> {
-        Some(self.0.join(location.dir()?).join(provider).join(file))
+        Some(self.root.join(location.dir()?).join(provider).join(file))
     }
 }

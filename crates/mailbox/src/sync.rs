@@ -260,7 +260,7 @@ impl SyncRun<'_> {
         self.newest = self.newest.max(entry.received_at);
         let old = wish.since.is_some_and(|since| entry.received_at < since);
         let mut found = None;
-        if old || !self.matches(entry, &mut found) {
+        if old || !self.matches(entry, &mut found)? {
             self.summary.passed_over += 1;
             return Ok(());
         }
@@ -281,6 +281,8 @@ impl SyncRun<'_> {
             };
             let file = match file {
                 Ok(file) => file,
+                // Without the courier no further file can be read.
+                Err(error @ MailboxError::Source(_)) => return Err(error),
                 // An unreadable file does not affect the others.
                 Err(error) => {
                     self.refuse(entry, line, format!("{error}; it is not taken"));
@@ -315,9 +317,20 @@ impl SyncRun<'_> {
     }
 
     /// Whether a filter matches. If the file was read for that, it is in `found`.
-    fn matches(&mut self, entry: &MailIndexEntry, found: &mut Option<MailFile>) -> bool {
+    fn matches(
+        &mut self,
+        entry: &MailIndexEntry,
+        found: &mut Option<MailFile>,
+    ) -> Result<bool, MailboxError> {
+        let mut failure = None;
         let mut fetch = || {
-            let file = self.tree.find(entry).ok()?;
+            let file = match self.tree.find(entry) {
+                Ok(file) => file,
+                Err(error) => {
+                    failure = Some(error);
+                    return None;
+                }
+            };
             let text = match &file {
                 MailFile::Here { bytes, .. } => body(bytes),
                 _ => None,
@@ -326,13 +339,19 @@ impl SyncRun<'_> {
             text
         };
         let mut candidate = FilterInput::new(entry, &mut fetch);
-        if !self.wish.explain {
-            return self.here.filters.pull(&mut candidate);
+        let explained = self.wish.explain.then(|| self.here.filters.explain(&mut candidate));
+        let pulled = match &explained {
+            Some(explained) => explained.pulled,
+            None => self.here.filters.pull(&mut candidate),
+        };
+        // A Mail whose text is not known now must not be skipped for good.
+        if let Some(error @ MailboxError::Source(_)) = failure {
+            return Err(error);
         }
-        let explained = self.here.filters.explain(&mut candidate);
-        let pulled = explained.pulled;
-        (self.tell)(SyncEvent::Explained { entry, explained });
-        pulled
+        if let Some(explained) = explained {
+            (self.tell)(SyncEvent::Explained { entry, explained });
+        }
+        Ok(pulled)
     }
 
     fn pulled(&mut self, entry: &MailIndexEntry, path: &Path) {

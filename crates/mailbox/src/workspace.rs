@@ -13,7 +13,7 @@
 //! A workspace whose config names it is one workspace on every machine. Without a config its name
 //! is that of the directory. While couriers on several machines share a store, the id of the local
 //! courier is added to such a name, so that directories of other people with the same name do not
-//! count as one workspace.
+//! count as one workspace. With a courier on another machine, the token names the workspace.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read};
@@ -27,7 +27,7 @@ use monoco_core::mail::digest;
 use monoco_fs::FileOptions;
 use serde_json::{Map, Value};
 
-use super::paths::{SHARED_COURIER_FILE, STATE_DIR};
+use super::paths::{SHARED_COURIER_FILE, STATE_DIR, TOKEN_WORKSPACE_FILE};
 use super::{CheckedDir, MailboxError, at};
 
 /// Mailbox directory below the root of a workspace.
@@ -131,8 +131,20 @@ impl WorkspaceDir {
             .map_err(|_| MailboxError::Bad { path: path.clone(), why: "not UTF-8".to_owned() })?;
         let called = root.file_name().map(|name| name.to_string_lossy().into_owned());
         let invalid = |why| MailboxError::Bad { path: path.clone(), why };
+        let forced = token_workspace(couriers);
+        let called = forced.as_ref().map(|name| name.as_str().to_owned()).or(called);
         let WorkspaceConfig { name, is_explicit, filters } =
             configure(&text, called.as_deref().unwrap_or("root")).map_err(invalid)?;
+        if let Some(forced) = forced.filter(|forced| *forced != name) {
+            let why = format!(
+                "the name is {:?}, but the token is for workspace {:?}; remove `name`, or use a \
+                 token that was made with `--workspace {}`",
+                name.as_str(),
+                forced.as_str(),
+                name.as_str()
+            );
+            return Err(invalid(why));
+        }
         let rules = digest(format!("{}\n{text}", name.as_str()).as_bytes());
         let name = match shared_courier(couriers) {
             Some(courier) if !is_explicit => {
@@ -239,6 +251,14 @@ fn open_dir(root: &Path) -> Result<Option<CheckedDir>, MailboxError> {
         }
     }
     Ok(Some(dir))
+}
+
+/// The workspace that a token forces, in a copy of another machine's mailbox.
+fn token_workspace(couriers: &Path) -> Option<Workspace> {
+    let path = couriers.join(STATE_DIR).join(TOKEN_WORKSPACE_FILE);
+    let mut text = String::new();
+    File::open(path).ok()?.take(4096).read_to_string(&mut text).ok()?;
+    Workspace::new(text.trim_end_matches('\n')).ok()
 }
 
 /// The local courier, when its store is shared with couriers on other machines.

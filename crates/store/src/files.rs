@@ -19,6 +19,14 @@ pub struct FileChange {
     pub reasons: Vec<(Workspace, String)>,
 }
 
+impl FileChange {
+    /// Whether the index has a line for the Mail: it has a file, or readers learn from the line that
+    /// its text was erased.
+    pub fn is_listed(&self) -> bool {
+        self.location.dir().is_some() || self.entry.tombstone().is_some()
+    }
+}
+
 /// How far the mailbox directory is known to be on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileProgress {

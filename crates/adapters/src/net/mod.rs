@@ -1,4 +1,4 @@
-//! Connections to mail servers and sockets: name lookup, TCP, proxy and TLS, each under a
+//! Connections to mail servers, sockets and couriers: name lookup, TCP, proxy and TLS, each under a
 //! deadline.
 //!
 //! IMAP and SMTP use the same connector. A connection is encrypted from the start
@@ -27,6 +27,7 @@ mod tests;
 
 pub use proxy::{InvalidProxyUrl, ProxyUrl};
 pub use stream::MailStream;
+pub use tls::TlsProblem;
 
 /// The value of `error_code` of a failure that is about the certificate of the server.
 pub const CERTIFICATE_ERROR: &str = "certificate";
@@ -143,6 +144,42 @@ pub(crate) async fn connect_target(
     let stream = dial(&allowed, deadline).await.map_err(|why| server.temporary(why))?;
     let stream = MailStream::plain(stream);
     if is_encrypted { stream.start_tls(&server, limits.tls).await } else { Ok(stream) }
+}
+
+/// Why there is no connection to a courier on another machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CourierConnectError {
+    /// The name is unknown, or no address answers.
+    Unreachable(String),
+    /// Without TLS, and not on this machine.
+    NotThisMachine(IpAddr),
+    Tls(TlsProblem),
+}
+
+/// Connects to the API of a courier, encrypted unless the courier is on this machine.
+///
+/// # Errors
+///
+/// [`CourierConnectError`], for which the caller knows the setting to change.
+pub async fn connect_courier(
+    host: &str,
+    port: u16,
+    is_encrypted: bool,
+    ca_file: Option<&Path>,
+    limits: ConnectLimits,
+) -> Result<MailStream, CourierConnectError> {
+    let deadline = Instant::now() + limits.connect;
+    let found = lookup(host, port, deadline).await.map_err(CourierConnectError::Unreachable)?;
+    let away = found.iter().find(|address| !is_loopback(&address.ip()));
+    if let Some(away) = away.filter(|_| !is_encrypted) {
+        return Err(CourierConnectError::NotThisMachine(away.ip()));
+    }
+    let stream = dial(&found, deadline).await.map_err(CourierConnectError::Unreachable)?;
+    if !is_encrypted {
+        return Ok(MailStream::plain(stream));
+    }
+    let encrypted = tls::encrypt(stream, host, ca_file.map(Path::to_owned), limits.tls).await;
+    Ok(MailStream::encrypted(encrypted.map_err(CourierConnectError::Tls)?))
 }
 
 async fn dial_server(server: &MailServer, deadline: Instant) -> Result<TcpStream, Failure> {

@@ -13,7 +13,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::{MailServer, tls};
 
-/// A connection to a mail server or socket.
+/// A connection to a mail server, a socket or a courier.
 pub struct MailStream(Layer);
 
 enum Layer {
@@ -24,6 +24,10 @@ enum Layer {
 impl MailStream {
     pub(super) fn plain(stream: TcpStream) -> Self {
         Self(Layer::Plain(stream))
+    }
+
+    pub(super) fn encrypted(stream: TlsStream<TcpStream>) -> Self {
+        Self(Layer::Tls(Box::new(stream)))
     }
 
     /// Tells whether the connection is encrypted and the certificate of the server was verified.
@@ -38,7 +42,7 @@ impl MailStream {
         match self.0 {
             Layer::Plain(stream) => {
                 let stream = tls::handshake(stream, server, limit).await?;
-                Ok(Self(Layer::Tls(Box::new(stream))))
+                Ok(Self::encrypted(stream))
             }
             layer => Ok(Self(layer)),
         }

@@ -1,7 +1,7 @@
-//! TLS by rustls: certificates of the system and of `ca_file`, and errors that say what to do.
+//! TLS by rustls: certificates of the system and of a file, and errors that say what to do.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,24 +19,53 @@ use super::{CERTIFICATE_ERROR, MailServer};
 /// After this time the CA certificates of the system are read again.
 const CONFIG_LIFETIME: Duration = Duration::from_secs(600);
 
-/// Encrypts a connection and verifies the certificate of the server.
+/// Why a connection is not encrypted. The callers have different settings, so each writes its own
+/// next step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TlsProblem {
+    /// The file with further CA certificates cannot be used.
+    CaFile(String),
+    /// The CA certificates of the system cannot be used.
+    NoCaCertificates(String),
+    /// The certificate is for other names.
+    WrongName(String),
+    Expired(String),
+    NotYetValid(String),
+    UnknownIssuer,
+    InvalidCertificate(String),
+    /// The server answers, but not with TLS.
+    NotTls(String),
+    TooSlow,
+    Other(String),
+}
+
+/// Encrypts a connection to a mail server and verifies its certificate.
 pub async fn handshake(
     stream: TcpStream,
     server: &MailServer,
     limit: Duration,
 ) -> Result<TlsStream<TcpStream>, Failure> {
-    let name = ServerName::try_from(server.host.clone())
-        .map_err(|_| server.temporary(format_args!("{:?} is not a host name", server.host)))?;
-    let ca_file = server.ca_file.clone();
+    let encrypted = encrypt(stream, &server.host, server.ca_file.clone(), limit).await;
+    encrypted.map_err(|problem| handshake_failure(server, problem))
+}
+
+/// Encrypts a connection and verifies that the certificate is valid for `host`.
+pub async fn encrypt(
+    stream: TcpStream,
+    host: &str,
+    ca_file: Option<PathBuf>,
+    limit: Duration,
+) -> Result<TlsStream<TcpStream>, TlsProblem> {
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|_| TlsProblem::Other(format!("{host:?} is not a host name")))?;
     let config = tokio::task::spawn_blocking(move || shared_config(ca_file.as_deref()))
         .await
-        .map_err(|error| server.temporary(error))?
-        .map_err(|why| certificate_failure(server, why))?;
+        .map_err(|error| TlsProblem::Other(error.to_string()))??;
     let handshake = TlsConnector::from(config).connect(name, stream);
     match tokio::time::timeout(limit, handshake).await {
         Ok(Ok(stream)) => Ok(stream),
-        Ok(Err(error)) => Err(handshake_failure(server, &error)),
-        Err(_) => Err(server.temporary("the TLS handshake takes too long")),
+        Ok(Err(error)) => Err(problem_of(&error)),
+        Err(_) => Err(TlsProblem::TooSlow),
     }
 }
 
@@ -45,7 +74,7 @@ static SYSTEM_CONFIG: Mutex<Option<(Instant, Arc<ClientConfig>)>> = Mutex::new(N
 
 /// Returns a config. The one without `ca_file` is shared: reading the certificates of the system
 /// takes about 150 files, and every open connection holds its config.
-fn shared_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, String> {
+fn shared_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, TlsProblem> {
     if ca_file.is_some() {
         return client_config(ca_file).map(Arc::new);
     }
@@ -60,25 +89,22 @@ fn shared_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, String> {
     }
 }
 
-fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, String> {
+fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, TlsProblem> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let extra = ca_file.map(read_certificates).transpose()?.unwrap_or_default();
-    let verifier = Verifier::new_with_extra_roots(extra, provider.clone()).map_err(|error| {
-        format!(
-            "cannot use the CA certificates: {error}; install those of the system, or set `ca_file`"
-        )
-    })?;
+    let verifier = Verifier::new_with_extra_roots(extra, provider.clone())
+        .map_err(|error| TlsProblem::NoCaCertificates(error.to_string()))?;
     let builder =
         ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     Ok(builder
-        .map_err(|error| error.to_string())?
+        .map_err(|error| TlsProblem::Other(error.to_string()))?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth())
 }
 
-fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let failed = |why: String| format!("`ca_file` {}: {why}", path.display());
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsProblem> {
+    let failed = |why: String| TlsProblem::CaFile(format!("{}: {why}", path.display()));
     let certificates: Result<Vec<_>, _> =
         CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
     let certificates = certificates.map_err(|error| failed(error.to_string()))?;
@@ -88,35 +114,55 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String
     Ok(certificates)
 }
 
-fn handshake_failure(server: &MailServer, error: &io::Error) -> Failure {
+fn problem_of(error: &io::Error) -> TlsProblem {
     let cause = error.get_ref().and_then(|error| error.downcast_ref::<Error>());
-    let Some(Error::InvalidCertificate(problem)) = cause else {
-        let hint = match cause {
-            Some(Error::InvalidMessage(_)) => {
-                "; the server does not speak TLS on this port: check `port` and `tls`"
-            }
-            _ => "",
-        };
-        return server.temporary(format_args!("TLS: {error}{hint}"));
+    let problem = match cause {
+        Some(Error::InvalidCertificate(problem)) => problem,
+        Some(Error::InvalidMessage(_)) => return TlsProblem::NotTls(error.to_string()),
+        _ => return TlsProblem::Other(error.to_string()),
     };
-    let why = match problem {
+    match problem {
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            format!(
-                "the certificate is not valid for {:?} ({problem}); set `host` to a name in the \
-                 certificate",
-                server.host
-            )
+            TlsProblem::WrongName(problem.to_string())
         }
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            format!("the certificate has expired ({problem}); the server needs a new one")
+            TlsProblem::Expired(problem.to_string())
         }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            format!("the certificate is not valid yet ({problem}); check the clock")
+            TlsProblem::NotYetValid(problem.to_string())
         }
-        CertificateError::UnknownIssuer => "the certificate is issued by an unknown CA; if the \
+        CertificateError::UnknownIssuer => TlsProblem::UnknownIssuer,
+        other => TlsProblem::InvalidCertificate(other.to_string()),
+    }
+}
+
+fn handshake_failure(server: &MailServer, problem: TlsProblem) -> Failure {
+    let why = match problem {
+        TlsProblem::TooSlow => return server.temporary("the TLS handshake takes too long"),
+        TlsProblem::Other(why) => return server.temporary(format_args!("TLS: {why}")),
+        TlsProblem::NotTls(why) => {
+            let hint = "the server does not speak TLS on this port: check `port` and `tls`";
+            return server.temporary(format_args!("TLS: {why}; {hint}"));
+        }
+        TlsProblem::CaFile(why) => format!("`ca_file` {why}"),
+        TlsProblem::NoCaCertificates(why) => format!(
+            "cannot use the CA certificates: {why}; install those of the system, or set `ca_file`"
+        ),
+        TlsProblem::WrongName(why) => format!(
+            "the certificate is not valid for {:?} ({why}); set `host` to a name in the \
+             certificate",
+            server.host
+        ),
+        TlsProblem::Expired(why) => {
+            format!("the certificate has expired ({why}); the server needs a new one")
+        }
+        TlsProblem::NotYetValid(why) => {
+            format!("the certificate is not valid yet ({why}); check the clock")
+        }
+        TlsProblem::UnknownIssuer => "the certificate is issued by an unknown CA; if the \
              server is yours, set `ca_file` to the PEM file of its CA"
             .to_owned(),
-        other => format!("the certificate is not valid: {other}"),
+        TlsProblem::InvalidCertificate(why) => format!("the certificate is not valid: {why}"),
     };
     certificate_failure(server, why)
 }

@@ -11,6 +11,7 @@
 //! of the phase in which it was set, and then computes the current one.
 
 use std::io;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,6 +27,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, Sleep};
+use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 
@@ -61,13 +63,21 @@ const MAX_HEAD: usize = 32 * 1024;
 /// Most header fields of a request.
 const MAX_HEADERS: usize = 64;
 
-/// A connection of a client.
-pub type ClientStream = Either<TcpStream, UnixStream>;
+/// A connection of a client: without TLS, or with it.
+pub type ClientStream = Either<PlainStream, Box<TlsStream<TcpStream>>>;
+
+/// A connection on this machine.
+pub type PlainStream = Either<TcpStream, UnixStream>;
+
+/// The address of a client on another machine, as an extension of its requests.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientAddress(pub IpAddr);
 
 /// Serves the requests of one client until it closes the connection or misses a deadline.
 /// After `stop`, the current request is the last.
 pub async fn serve(
     stream: ClientStream,
+    address: Option<ClientAddress>,
     router: Router,
     timeouts: ConnectionTimeouts,
     stop: CancellationToken,
@@ -75,8 +85,11 @@ pub async fn serve(
     let progress = Arc::new(Progress::new(timeouts));
     let stream = TimedStream { stream, progress: Arc::clone(&progress) };
     let router = TowerToHyperService::new(router);
-    let service = service_fn(|request| {
+    let service = service_fn(|mut request: hyper::Request<hyper::body::Incoming>| {
         progress.enter(Phase::Request);
+        if let Some(address) = address {
+            request.extensions_mut().insert(address);
+        }
         let (response, progress) = (router.call(request), Arc::clone(&progress));
         async move {
             let mut response = response.await?;
@@ -237,7 +250,10 @@ impl AsyncWrite for TimedStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        // With TLS, bytes can be written and not sent yet.
+        let polled = Pin::new(&mut self.stream).poll_flush(cx);
+        self.progress.record_write(polled.is_pending());
+        polled
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -311,7 +327,8 @@ mod tests {
         let router = Router::new().route("/large", large).fallback(async || "small");
         let ms = Duration::from_millis;
         let timeouts = ConnectionTimeouts { head: ms(50), idle: ms(50), write: ms(50) };
-        let server = serve(Either::Left(accepted), router, timeouts, CancellationToken::new());
+        let stream_of = Either::Left(Either::Left(accepted));
+        let server = serve(stream_of, None, router, timeouts, CancellationToken::new());
         tokio::join!(server, client(&mut stream));
     }
 

@@ -73,6 +73,26 @@ impl ApiError {
         Self::new(StatusCode::FORBIDDEN, "foreign_host", message)
     }
 
+    pub fn foreign_remote_host() -> Self {
+        let message =
+            "wrong Host header; use a name that the courier has in `courier.remote.names`";
+        Self::new(StatusCode::FORBIDDEN, "foreign_host", message)
+    }
+
+    /// A client on another machine sent no token.
+    pub fn no_client_token() -> Self {
+        let message = "missing token; send `Authorization: Bearer TOKEN` with a token that `monoco \
+                       token add` has printed on the machine of the courier";
+        Self::new(StatusCode::UNAUTHORIZED, "no_token", message)
+    }
+
+    /// The token of a client on another machine is unknown.
+    pub fn wrong_client_token() -> Self {
+        let message = "wrong token; expected one that `monoco token add` has printed on the machine of \
+                       the courier. The owner's token is not accepted from other machines";
+        Self::new(StatusCode::UNAUTHORIZED, "wrong_token", message)
+    }
+
     pub fn foreign_origin() -> Self {
         let message = "requests of web pages from other origins are rejected";
         Self::new(StatusCode::FORBIDDEN, "foreign_origin", message)

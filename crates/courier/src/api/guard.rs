@@ -17,8 +17,9 @@
 //! user typed), and for writes the Origin of the page and a JSON body. No other site, and no other
 //! server on this machine, can make a browser send such a request.
 //!
-//! Requests over the socket in the home directory do not pass this guard: the kernel names
-//! the user of the other process, and `server.rs` accepts only the user of the courier.
+//! Requests of other machines have a guard of their own, `super::remote_guard`. Requests over the
+//! socket in the home directory do not pass this guard: the kernel names the user
+//! of the other process, and `server.rs` accepts only the user of the courier.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -163,7 +164,7 @@ fn is_from_page(method: &Method, host: &str, headers: &HeaderMap) -> bool {
 }
 
 /// The value of a header that occurs exactly once, as text.
-fn only(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {
+pub(super) fn only(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;
     values.next().is_none().then_some(value)
@@ -202,12 +203,19 @@ async fn check(
     }
     request.extensions_mut().insert(caller);
     let response = next.run(request).await;
+    end_stream_after(response, || guard.ended(credential))
+}
+
+/// Ends a stream of events when `ended` completes: with the token that opened it.
+pub(super) fn end_stream_after<E: Future<Output = ()> + Send + 'static>(
+    response: Response,
+    ended: impl FnOnce() -> E,
+) -> Response {
     let content_type = response.headers().get(header::CONTENT_TYPE);
     if content_type.is_none_or(|value| value.as_bytes() != b"text/event-stream") {
         return response;
     }
-    // A stream ends with the token that opened it.
-    let ended = guard.ended(credential);
+    let ended = ended();
     response.map(|body| Body::from_stream(body.into_data_stream().take_until(ended)))
 }
 

@@ -1,7 +1,7 @@
 //! The HTTP API: all routes and the state that handlers share.
 //!
 //! Handlers translate between HTTP and the store; they contain no domain decisions. Every
-//! request over TCP passes `guard`, which finds its caller; `access` checks that the caller may
+//! request over TCP passes `guard` or `remote_guard`, which finds its caller; `access` checks that the caller may
 //! use the route. Every error is built in [`error`].
 
 use std::sync::Arc;
@@ -60,6 +60,7 @@ pub mod input;
 #[cfg(test)]
 mod json_layout;
 mod letters;
+mod mail_files;
 mod mails;
 mod mcp;
 mod message_view;
@@ -69,6 +70,7 @@ mod metrics;
 mod openapi;
 pub mod page;
 mod pipeline;
+pub mod remote_guard;
 mod search;
 pub mod server;
 mod sessions;
@@ -152,6 +154,7 @@ routes! {
     post "/api/v1/messages/status" [Read] => mails::status,
     get "/api/v1/messages/{id}" [Read] => mails::mail,
     get "/api/v1/messages/{id}/trace" [Read] => mails::trace,
+    get "/api/v1/messages/{id}/file" [Read] => mail_files::file,
     get "/api/v1/messages/{id}/view" [owner] => message_view::view,
     post "/api/v1/messages/{id}/claim" [Claim] => mails::claim,
     post "/api/v1/messages/{id}/renew" [Claim] => mails::renew,
@@ -163,6 +166,7 @@ routes! {
     get "/api/v1/dead" [Operate] => dead::list,
     post "/api/v1/dead/retry" [Operate] => dead::retry,
     post "/api/v1/dead/drop" [Operate] => dead::drop_all,
+    get "/api/v1/mailbox/index" [Read] => mail_files::index,
     post "/api/v1/mailbox/rebuild" [Operate] => mails::rebuild,
     get "/api/v1/search" [Read] => search::search,
     post "/api/v1/search/rebuild" [Operate] => search::rebuild,
@@ -235,6 +239,7 @@ routes! {
     get "/api/v1/sessions/{id}" [Read] => sessions::session,
     get "/api/v1/events" [Read] => events::events,
     get "/api/v1/trace/{id}" [Read] => trace::trace,
+    get "/api/v1/caller" [Read | Claim | Reply | Send | Operate | Approve] => token::caller,
     get "/api/v1/tokens" [owner] => token::tokens,
     get "/api/v1/tokens/{name}/activity" [owner] => activity::list,
     post "/api/v1/tokens/{name}/revoke" [owner] => token::revoke,

@@ -9,15 +9,19 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
-use tokio::net::{TcpListener, UnixListener};
+use rustls::ServerConfig;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::connection::{self, ClientStream, ConnectionTimeouts};
+use super::connection::{self, ClientAddress, ClientStream, ConnectionTimeouts, PlainStream};
 use super::{FORGET_PATH, REBUILD_PATH};
 use crate::log_limit::LogLimit;
+use crate::tls::RemoteTls;
 
 /// Time limit of a handler.
 pub const HANDLER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -30,6 +34,15 @@ const MAX_CONNECTIONS: usize = 1024;
 
 /// Most open connections of one address, so that one address cannot use all of them.
 const MAX_CONNECTIONS_PER_ADDRESS: usize = 512;
+
+/// Time limit of a TLS handshake. It runs beside other connections, so that a slow client delays
+/// only itself.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Response to a client that speaks HTTP without TLS to a port with TLS.
+const NEEDS_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\n\
+    Connection: close\r\nContent-Length: 74\r\n\r\n\
+    {\"code\":\"needs_tls\",\"message\":\"this port needs TLS; use an https:// URL\"}\n";
 
 /// Pause after a connection could not be accepted.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
@@ -48,24 +61,67 @@ pub enum Listener {
     Tcp(TcpListener),
     /// Accepts only processes of the courier's user, and of root.
     Unix(UnixListener),
+    /// For clients on other machines.
+    Tls {
+        listener: TcpListener,
+        tls: Arc<RemoteTls>,
+    },
+}
+
+/// A connection before its first request.
+enum AcceptedStream {
+    Plain(PlainStream),
+    /// The handshake is still to do.
+    Tls(TcpStream, Arc<ServerConfig>),
+}
+
+impl AcceptedStream {
+    /// Returns the stream of requests; `None` when the client does not complete the handshake.
+    async fn open(self) -> Option<ClientStream> {
+        match self {
+            Self::Plain(stream) => Some(Either::Left(stream)),
+            Self::Tls(stream, config) => {
+                let opened = tokio::time::timeout(HANDSHAKE_TIMEOUT, shake_hands(stream, config));
+                opened.await.ok().flatten()
+            }
+        }
+    }
+}
+
+/// Encrypts a connection. A client that does not speak TLS is told so.
+async fn shake_hands(mut stream: TcpStream, config: Arc<ServerConfig>) -> Option<ClientStream> {
+    let mut first = [0];
+    let read = stream.peek(&mut first).await.ok()?;
+    // A TLS handshake starts with 22, an HTTP request with a letter.
+    if read == 1 && first[0].is_ascii_alphabetic() {
+        let mut request = [0; 4096];
+        let _ = stream.read(&mut request).await;
+        let _ = stream.write_all(NEEDS_TLS).await;
+        let _ = stream.shutdown().await;
+        return None;
+    }
+    let stream = TlsAcceptor::from(config).accept(stream).await.ok()?;
+    Some(Either::Right(Box::new(stream)))
 }
 
 impl Listener {
     /// Accepts one connection, with the address of a TCP client. Returns `None` when another
     /// user has connected to the socket.
-    async fn accept(&self) -> io::Result<Option<(ClientStream, Option<IpAddr>)>> {
+    async fn accept(&self) -> io::Result<Option<(AcceptedStream, Option<IpAddr>)>> {
         match self {
             Self::Tcp(listener) => {
-                let (stream, peer) = listener.accept().await?;
-                // Small responses are sent without delay.
-                let _ = stream.set_nodelay(true);
-                Ok(Some((Either::Left(stream), Some(peer.ip()))))
+                let (stream, address) = accept_tcp(listener).await?;
+                Ok(Some((AcceptedStream::Plain(Either::Left(stream)), Some(address))))
+            }
+            Self::Tls { listener, tls } => {
+                let (stream, address) = accept_tcp(listener).await?;
+                Ok(Some((AcceptedStream::Tls(stream, tls.config()), Some(address))))
             }
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
                 let peer = stream.peer_cred()?.uid();
                 if peer == rustix::process::geteuid().as_raw() || peer == 0 {
-                    return Ok(Some((Either::Right(stream), None)));
+                    return Ok(Some((AcceptedStream::Plain(Either::Right(stream)), None)));
                 }
                 tracing::warn!(uid = peer, "connection of another user to the socket rejected");
                 Ok(None)
@@ -82,6 +138,13 @@ impl Listener {
             }
         }
     }
+}
+
+async fn accept_tcp(listener: &TcpListener) -> io::Result<(TcpStream, IpAddr)> {
+    let (stream, peer) = listener.accept().await?;
+    // Small responses are sent without delay.
+    let _ = stream.set_nodelay(true);
+    Ok((stream, peer.ip().to_canonical()))
 }
 
 /// Closes the connection after this response: a client that was not verified has one request
@@ -126,10 +189,14 @@ impl HttpServer {
                 }
             };
             let Some(counted) = addresses.count(address) else { continue };
-            let connection = connection::serve(stream, router.clone(), timeouts, stop.clone());
+            let (router, stop) = (router.clone(), stop.clone());
+            let address = address.map(ClientAddress);
             tasks.spawn(async move {
                 let _slots = (slot, counted);
-                connection.await;
+                // A courier that stops does not wait for handshakes.
+                let opened = stop.run_until_cancelled(stream.open()).await.flatten();
+                let Some(stream) = opened else { return };
+                connection::serve(stream, address, router, timeouts, stop).await;
             });
         }
     }

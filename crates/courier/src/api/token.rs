@@ -1,4 +1,4 @@
-//! Tokens: list and revoke those of agents; on the socket also create them, and replace the
+//! Tokens: show that of the caller; list and revoke those of agents; on the socket also create them, and replace the
 //! owner's.
 //!
 //! The last two are not served over TCP: a stolen token cannot replace itself, or leave a token
@@ -16,10 +16,10 @@ use monoco_store::StoreError;
 use serde::{Deserialize, Serialize};
 
 use super::SharedApi;
-use super::caller::AgentTokens;
+use super::caller::{AgentTokens, Caller};
 use super::error::ApiError;
 use super::input::{self, JsonBody, PathParams};
-use super::views::tokens::{CreatedTokenView, TokenList, TokenView};
+use super::views::tokens::{CallerView, CreatedTokenView, TokenList, TokenView};
 use crate::home::ApiToken;
 
 /// What the routes of the socket work with.
@@ -82,6 +82,32 @@ async fn add(
     let secret = TokenSecret::from_random(random);
     let token = TokenView::from(tokens.agents.add(token, secret.hash()).await?);
     Ok((StatusCode::CREATED, axum::Json(CreatedTokenView { token, secret: secret.expose() })))
+}
+
+/// Get the caller of this request
+///
+/// The name, scopes, workspace and DID of the token that the request is made with.
+#[cfg_attr(test, utoipa::path(
+    get, path = "/api/v1/caller", operation_id = "get_caller",
+    tag = "tokens",
+    responses((status = 200, body = CallerView))
+))]
+pub async fn caller(State(api): State<SharedApi>, caller: Caller) -> axum::Json<CallerView> {
+    let names = |scopes: ScopeSet| scopes.names().into_iter().map(Into::into).collect();
+    axum::Json(match caller.agent() {
+        Some(token) => CallerView {
+            name: token.name.to_string(),
+            scopes: names(token.scopes),
+            workspace: Some(token.workspace.as_str().to_owned()),
+            did: token.did.as_str().to_owned(),
+        },
+        None => CallerView {
+            name: caller.name().to_owned(),
+            scopes: names(ScopeSet::ALL),
+            workspace: None,
+            did: api.config.borrow().owner.as_str().to_owned(),
+        },
+    })
 }
 
 /// List the tokens of agents

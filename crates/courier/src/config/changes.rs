@@ -3,7 +3,7 @@
 use std::fmt::{self, Display};
 use std::time::Duration;
 
-use super::{Config, TunnelConfig};
+use super::{Config, RemoteConfig, TunnelConfig};
 use crate::pipeline::config::PipelineConfig;
 
 /// The common keys of tunnels that a reload changes without a new connection.
@@ -34,6 +34,7 @@ impl Config {
         changes.restart("host", &self.host, &new.host);
         changes.restart("port", &self.port, &new.port);
         changes.restart("webhook_port", &self.webhook_port, &new.webhook_port);
+        changes.remote(self.remote.as_ref(), new.remote.as_ref());
         let root = |config: &Self| match &config.mailbox_root {
             Some(root) => root.display().to_string(),
             None => "the default".to_owned(),
@@ -80,6 +81,7 @@ impl Config {
             host: self.host,
             port: self.port,
             webhook_port: self.webhook_port,
+            remote: reloaded_remote(self.remote.as_ref(), new.remote),
             mailbox_root: self.mailbox_root.clone(),
             search: self.search,
             store: self.store.clone(),
@@ -87,6 +89,13 @@ impl Config {
             ..new
         }
     }
+}
+
+/// The listener stays as it is bound; its certificate and names can change.
+fn reloaded_remote(old: Option<&RemoteConfig>, new: Option<RemoteConfig>) -> Option<RemoteConfig> {
+    let old = old?;
+    let certificate_of = new.unwrap_or_else(|| old.clone());
+    Some(RemoteConfig { listen: old.listen, ..certificate_of })
 }
 
 impl TunnelConfig {
@@ -147,6 +156,26 @@ impl ConfigChanges {
     ) {
         self.ms(&format!("{of}debounce window_ms"), old.window, new.window);
         self.ms(&format!("{of}debounce max_wait_ms"), old.max_wait, new.max_wait);
+    }
+
+    fn remote(&mut self, old: Option<&RemoteConfig>, new: Option<&RemoteConfig>) {
+        let listen = |remote: Option<&RemoteConfig>| match remote {
+            Some(remote) => remote.listen.to_string(),
+            None => "off".to_owned(),
+        };
+        self.restart("remote listen", &listen(old), &listen(new));
+        let (Some(old), Some(new)) = (old, new) else { return };
+        let names = |remote: &RemoteConfig| {
+            remote.names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+        };
+        self.live("remote names", &names(old), &names(new));
+        let files = [
+            ("remote certificate", &old.certificate, &new.certificate),
+            ("remote key", &old.key, &new.key),
+        ];
+        for (name, old, new) in files {
+            self.live(name, &old.display(), &new.display());
+        }
     }
 
     fn tunnels(&mut self, old: &Config, new: &Config) {

@@ -29,10 +29,12 @@ use environment::{FileEnvironment, Variables};
 mod adapter_files;
 mod changes;
 pub mod environment;
+mod remote;
 mod tunnel;
 
 pub use adapter_files::{ADAPTERS_DIR, SECRETS_DIR, adapter_files};
 pub use changes::ConfigChange;
+pub use remote::{InvalidRemoteName, RemoteConfig, RemoteName};
 pub use tunnel::{TunnelConfig, read_tunnel};
 
 /// Largest config file that is read, in bytes.
@@ -49,6 +51,8 @@ pub struct Config {
     pub port: u16,
     /// The port of the webhook listener; 0 for any free port.
     pub webhook_port: u16,
+    /// The listener for clients on other machines, if there is one.
+    pub remote: Option<RemoteConfig>,
     pub log_level: Level,
     /// The directory of Mail files, when it is not in the home. See [`Config::mailbox`].
     pub mailbox_root: Option<PathBuf>,
@@ -194,6 +198,7 @@ impl Config {
             host: service.host,
             port: service.port,
             webhook_port: service.webhook_port,
+            remote: remote::read(&courier.section("remote")?)?,
             log_level: service.log_level,
             mailbox_root,
             store,
@@ -220,9 +225,10 @@ impl Config {
 }
 
 /// The keys of `courier`.
-const COURIER_KEYS: [&str; 10] = [
+const COURIER_KEYS: [&str; 11] = [
     "owner",
     "service",
+    "remote",
     "storage",
     "debounce",
     "claims",
@@ -336,7 +342,7 @@ fn read_host(section: &ConfigSection<'_>) -> Result<IpAddr, InvalidConfig> {
         Some(_) => Err(section.invalid_key(
             "host",
             "expected localhost, 127.0.0.1 or ::1: the API can read and send everything, and its \
-             connections are not encrypted; put a proxy with TLS in front",
+             connections are not encrypted; for other machines set `courier.remote`, which uses TLS",
         )),
     }
 }

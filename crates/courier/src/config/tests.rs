@@ -203,7 +203,25 @@ const INVALID_VALUES: &str = r#"
 courier: {service: {host: 0.0.0.0}}
     courier.service.host: expected localhost, 127.0.0.1 or ::1
 courier: {service: {host: example.com}}
-    put a proxy with TLS in front
+    for other machines set `courier.remote`, which uses TLS
+courier: {remote: {listen: '0.0.0.0:8646', names: [hub.example.com]}}
+    courier.remote.certificate: missing; other machines can use the API only with TLS:
+    set `certificate` and `key` to PEM files
+courier: {remote: {certificate: /a.pem, listen: '0.0.0.0:8646', names: [hub.example.com]}}
+    courier.remote.key: missing; other machines can use the API only with TLS:
+    set `certificate` and `key` to PEM files
+courier: {remote: {certificate: /a.pem, key: /b.pem, names: [hub.example.com]}}
+    courier.remote.listen: is missing
+courier: {remote: {certificate: /a.pem, key: /b.pem, listen: '8646', names: [hub.example.com]}}
+    courier.remote.listen: found "8646", expected an address and a port, such as 0.0.0.0:8646
+courier: {remote: {certificate: /a.pem, key: /b.pem, listen: '0.0.0.0:8646'}}
+    courier.remote.names: expected the names by which clients reach this machine,
+    such as [hub.example.com]; they must be in the certificate
+courier: {remote: {certificate: /a.pem, key: /b.pem, listen: '0.0.0.0:8646', names: ['https://hub']}}
+    courier.remote.names: found "https://hub", not a host name or an IP address; expected a name such as
+    hub.example.com, without port
+courier: {remote: {tls: false}}
+    courier.remote.tls: unknown key
 courier: {service: {port: 65536}}
     courier.service.port: expected a number from 0 to 65535, found "65536"
 courier: {service: {port: -1}}

@@ -323,10 +323,7 @@ impl FileProjector {
             let Some(end) = changes.last() else { break };
             (seq, last) = (end.entry.seq, Some(end.entry.clone()));
             // Workspaces learn from the line of an erased Mail that they must remove their copy.
-            let is_listed = |change: &FileChange| {
-                change.location.dir().is_some() || change.entry.tombstone().is_some()
-            };
-            let there = changes.into_iter().filter(is_listed).collect();
+            let there = changes.into_iter().filter(FileChange::is_listed).collect();
             for entry in self.in_place(state, dirs, there, handle)? {
                 if Some(entry.seq) == last.as_ref().map(|last| last.seq) {
                     last = None;

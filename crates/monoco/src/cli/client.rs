@@ -3,7 +3,10 @@
 //! The socket is in the home directory, which only the user can enter, and the kernel names
 //! the user of the courier. So the client sends no token, and a process of another user that
 //! has taken the port of the courier receives nothing.
+//!
+//! A courier on another machine is asked over TLS, with a token: see `remote.rs`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,6 +21,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use super::failure::{CliError, CliExit};
+use super::remote::RemoteCourier;
 use monoco_courier::api::error::ApiErrorView;
 use monoco_courier::api::server;
 use monoco_courier::api::views::health::HealthView;
@@ -30,25 +34,32 @@ const RESPONSE_MARGIN: Duration = Duration::from_secs(10);
 /// How long a command waits for the health of the courier.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connects to the running courier of one home directory.
+/// Connects to the running courier of one home directory, or to one on another machine.
 #[derive(Debug)]
-pub struct Client {
+pub enum Client {
+    Local(Box<LocalCourier>),
+    Remote(Arc<RemoteCourier>),
+}
+
+/// The running courier of one home directory.
+#[derive(Debug)]
+pub struct LocalCourier {
     home: Home,
-    running: CourierInfo,
+    pub running: CourierInfo,
 }
 
 impl Client {
-    /// Finds the running courier.
+    /// Finds the running courier of this machine.
     pub fn find(home: &Home) -> Result<Self, CliError> {
-        let courier = home.courier().ok_or_else(CliError::no_courier)?;
-        match courier.state {
-            CourierState::Running => Ok(Self { home: home.clone(), running: courier }),
-            state => Err(CliError::not_ready(courier.pid, state.as_str())),
-        }
+        LocalCourier::find(home).map(|found| Self::Local(Box::new(found)))
     }
 
-    pub fn running(&self) -> &CourierInfo {
-        &self.running
+    /// What to do when the courier does not answer.
+    const fn look_at_log(&self) -> &'static str {
+        match self {
+            Self::Local(_) => "`monoco courier logs` shows what the courier is doing",
+            Self::Remote(_) => "`monoco courier logs` on its machine shows what it is doing",
+        }
     }
 
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, CliError> {
@@ -58,20 +69,31 @@ impl Client {
     /// Gets a body that is not JSON.
     pub async fn get_bytes(&self, path: &str) -> Result<Bytes, CliError> {
         let limit = server::handler_timeout(path).saturating_add(RESPONSE_MARGIN);
-        within(limit, async {
+        self.within(limit, async {
             successful(self.send(Method::GET, path, None, "application/octet-stream").await?).await
         })
         .await
     }
 
+    /// Posts bytes, such as an attachment.
+    pub async fn post_bytes<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        bytes: Vec<u8>,
+    ) -> Result<T, CliError> {
+        let body = Body { bytes: bytes.into(), media_type: "application/octet-stream", key: None };
+        self.call(Method::POST, path, Some(body)).await
+    }
+
     /// Gets the health of the courier. A degraded courier answers 503 with the same body.
     pub async fn health(&self) -> Result<HealthView, CliError> {
-        let (status, bytes) = within(HEALTH_TIMEOUT, async {
-            let response = self.send(Method::GET, "/health", None, "application/json").await?;
-            let status = response.status();
-            Ok((status, response.into_body().collect().await.map_err(broken)?.to_bytes()))
-        })
-        .await?;
+        let (status, bytes) = self
+            .within(HEALTH_TIMEOUT, async {
+                let response = self.send(Method::GET, "/health", None, "application/json").await?;
+                let status = response.status();
+                Ok((status, response.into_body().collect().await.map_err(broken)?.to_bytes()))
+            })
+            .await?;
         serde_json::from_slice(&bytes).map_err(|_| {
             CliError::new(
                 CliExit::Courier,
@@ -96,7 +118,7 @@ impl Client {
         media_type: &'static str,
         text: String,
     ) -> Result<T, CliError> {
-        let body = Body { text, media_type, key: None };
+        let body = Body { bytes: text.into(), media_type, key: None };
         self.call(Method::PUT, path, Some(body)).await
     }
 
@@ -131,10 +153,12 @@ impl Client {
         };
         let response = self.send(Method::GET, &path, None, "text/event-stream");
         let limit = server::HANDLER_TIMEOUT.saturating_add(RESPONSE_MARGIN);
-        let response = within(limit, response).await?;
+        let response = self.within(limit, response).await?;
         if !response.status().is_success() {
-            let message = format!("cannot follow events: HTTP {}", response.status());
-            return Err(CliError::new(CliExit::Courier, message));
+            return Err(successful(response)
+                .await
+                .err()
+                .unwrap_or_else(|| CliError::new(CliExit::Courier, "cannot follow events")));
         }
         Ok(response.into_body())
     }
@@ -147,7 +171,7 @@ impl Client {
     ) -> Result<T, CliError> {
         let route = path.split('?').next().unwrap_or(path);
         let limit = server::handler_timeout(route).saturating_add(RESPONSE_MARGIN);
-        within(limit, async {
+        self.within(limit, async {
             parse(self.send(method, path, body, "application/json").await?).await
         })
         .await
@@ -160,27 +184,60 @@ impl Client {
         body: Option<Body<'_>>,
         accept: &'static str,
     ) -> Result<Response<Incoming>, CliError> {
+        let mut request =
+            Request::builder().method(method).uri(path).header(header::ACCEPT, accept);
+        request = match self {
+            Self::Local(_) => request.header(header::HOST, "localhost"),
+            Self::Remote(remote) => request
+                .header(header::HOST, remote.host())
+                .header(header::AUTHORIZATION, remote.authorization()),
+        };
+        let mut content = Bytes::new();
+        if let Some(Body { bytes, media_type, key }) = body {
+            request = request.header(header::CONTENT_TYPE, media_type);
+            if let Some(key) = key {
+                request = request.header("Idempotency-Key", key);
+            }
+            content = bytes;
+        }
+        let request = request
+            .body(Full::new(content))
+            .map_err(|error| CliError::usage(format!("invalid request: {error}")))?;
+        match self {
+            Self::Local(local) => local.send(request).await,
+            Self::Remote(remote) => remote.send(request).await,
+        }
+    }
+
+    /// Fails when `response` takes longer than `limit`.
+    async fn within<T>(
+        &self,
+        limit: Duration,
+        response: impl Future<Output = Result<T, CliError>>,
+    ) -> Result<T, CliError> {
+        tokio::time::timeout(limit, response).await.unwrap_or_else(|_| {
+            let message = format!("the courier did not answer within {} s", limit.as_secs());
+            Err(CliError::new(CliExit::Courier, message).hint(self.look_at_log()))
+        })
+    }
+}
+
+impl LocalCourier {
+    /// Finds the running courier.
+    pub fn find(home: &Home) -> Result<Self, CliError> {
+        let courier = home.courier().ok_or_else(CliError::no_courier)?;
+        match courier.state {
+            CourierState::Running => Ok(Self { home: home.clone(), running: courier }),
+            state => Err(CliError::not_ready(courier.pid, state.as_str())),
+        }
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, CliError> {
         let stream = self.connect().await.map_err(|error| {
             CliError::new(CliExit::NoCourier, format!("cannot connect to the courier: {error}"))
         })?;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-        let mut request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::HOST, "localhost")
-            .header(header::ACCEPT, accept);
-        let mut bytes = Bytes::new();
-        if let Some(Body { text, media_type, key }) = body {
-            request = request.header(header::CONTENT_TYPE, media_type);
-            if let Some(key) = key {
-                request = request.header("Idempotency-Key", key);
-            }
-            bytes = text.into();
-        }
-        let request = request
-            .body(Full::new(bytes))
-            .map_err(|error| CliError::usage(format!("invalid request: {error}")))?;
         #[expect(
             clippy::disallowed_methods,
             reason = "a command has no task group; the task ends with the connection"
@@ -205,7 +262,7 @@ impl Client {
 
 /// Body of a request.
 struct Body<'a> {
-    text: String,
+    bytes: Bytes,
     media_type: &'static str,
     /// Value of the Idempotency-Key header.
     key: Option<&'a str>,
@@ -215,7 +272,7 @@ impl<'a> Body<'a> {
     fn new(body: &impl Serialize, key: Option<&'a str>) -> Result<Self, CliError> {
         let text = serde_json::to_string(body);
         let text = text.map_err(|error| CliError::usage(format!("invalid request: {error}")))?;
-        Ok(Self { text, media_type: "application/json", key })
+        Ok(Self { bytes: text.into(), media_type: "application/json", key })
     }
 }
 
@@ -242,18 +299,6 @@ async fn successful(response: Response<Incoming>) -> Result<Bytes, CliError> {
     Err(rejection(status.as_u16(), answer))
 }
 
-/// Fails when `response` takes longer than `limit`.
-async fn within<T>(
-    limit: Duration,
-    response: impl Future<Output = Result<T, CliError>>,
-) -> Result<T, CliError> {
-    tokio::time::timeout(limit, response).await.unwrap_or_else(|_| {
-        let message = format!("the courier did not answer within {} s", limit.as_secs());
-        Err(CliError::new(CliExit::Courier, message)
-            .hint("`monoco courier logs` shows what the courier is doing"))
-    })
-}
-
 fn broken(error: hyper::Error) -> CliError {
     CliError::new(CliExit::Courier, format!("connection to the courier failed: {error}"))
 }
@@ -262,7 +307,7 @@ fn broken(error: hyper::Error) -> CliError {
 fn rejection(status: u16, answer: ApiErrorView) -> CliError {
     let exit = match (status, answer.code.as_ref()) {
         (409, "lease_lost" | "conflict" | "claimed" | "not_due") => CliExit::Held,
-        (500.., _) | (401 | 403, _) => CliExit::Courier,
+        (500.., _) | (401 | 403, _) | (_, "needs_tls") => CliExit::Courier,
         _ => CliExit::NotPossible,
     };
     let failure = CliError::new(exit, answer.message).code(answer.code.clone());
@@ -286,6 +331,12 @@ fn rejection(status: u16, answer: ApiErrorView) -> CliError {
             "add and bind the target with `monoco contact add` and `monoco contact bind`, \
              or name an endpoint: did:msgtunnel:ACCOUNT.user.TUNNEL",
         ),
+        "wrong_token" | "revoked_token" | "no_token" => failure.hint(
+            "on the machine of the courier, `monoco token list` shows the tokens and `monoco token \
+             add` creates one; set MONOCO_TOKEN to what it prints",
+        ),
+        "needs_tls" => failure.hint("set MONOCO_URL to an https:// URL"),
+        "foreign_host" => failure.hint("set MONOCO_URL to a name in `courier.remote.names`"),
         "storage_broken" => {
             failure.hint("check the disk, then run `monoco courier restart`")
         }

@@ -102,6 +102,8 @@ async fn run_checks(home: &Home) -> Vec<DoctorCheck> {
         }
     }
     checks.extend(config.as_ref().ok().and_then(tunnels::shared_credentials));
+    let remote = config.as_ref().ok().and_then(|config| config.remote.as_ref());
+    checks.extend(remote.map(|remote| machine::certificate(remote, running.as_ref())));
     checks.push(machine::clock(&home.store(), drift, skew.as_deref()));
     let mailbox = config.map_or_else(|_| home.mailbox(), |config| config.mailbox(home));
     checks.push(files::leftovers(&mailbox));

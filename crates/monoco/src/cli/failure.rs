@@ -90,6 +90,14 @@ impl CliError {
     }
 }
 
+impl std::fmt::Display for CliError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for CliError {}
+
 impl From<HomeError> for CliError {
     fn from(error: HomeError) -> Self {
         Self::new(CliExit::NotPossible, error.to_string())
@@ -123,7 +131,14 @@ impl From<StartError> for CliError {
                 start_failed(message).hint(hint)
             }
             StartError::Config(_) => start_failed(message),
-            StartError::Listen { error, .. } | StartError::System(error)
+            StartError::ListenRemote { error, .. }
+                if error.kind() == std::io::ErrorKind::AddrInUse =>
+            {
+                Self::new(CliExit::Courier, message).code("port_in_use")
+            }
+            StartError::Listen { error, .. }
+            | StartError::ListenRemote { error, .. }
+            | StartError::System(error)
                 if error.kind() == std::io::ErrorKind::PermissionDenied =>
             {
                 permission_denied(message)

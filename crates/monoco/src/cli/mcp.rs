@@ -5,11 +5,11 @@
 //! the courier can be restarted at any time: requests wait a few seconds for it.
 //!
 //! The token is sent only while a courier of this home directory holds its lock and has announced
-//! the port. So another process that has taken the port does not get it.
+//! the port. So another process that has taken the port does not get it. With `MONOCO_URL` it is sent
+//! to that courier, whose certificate is verified.
 
 use std::collections::HashMap;
 use std::io::{BufRead, Read};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1;
 use hyper::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use monoco_adapters::net::MailStream;
 use monoco_courier::api::error::ApiErrorView;
 use monoco_courier::api::{MCP_PATH, server};
 use monoco_courier::home::Home;
@@ -27,10 +28,12 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
+use tokio_util::either::Either;
 
 use super::CliContext;
 use super::failure::{CliError, CliExit};
 use super::output;
+use super::remote::{RemoteCourier, TOKEN_VARIABLE};
 
 /// Longest message, in bytes. The courier accepts no longer ones.
 const MAX_LINE: u64 = 2 << 20;
@@ -50,20 +53,43 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 const PARSE_ERROR: i64 = -32_700;
 const INTERNAL_ERROR: i64 = -32_603;
 
+/// A connection to the courier of this machine, or of another one.
+type CourierStream = Either<TcpStream, MailStream>;
+
 /// Where requests go, and the token of the agent.
 struct Forwarder {
-    home: Home,
-    token: String,
+    target: ForwardTarget,
+    /// Value of the Authorization header.
+    authorization: String,
+}
+
+/// The courier that requests go to.
+enum ForwardTarget {
+    /// The one of this home directory.
+    Local(Home),
+    Remote(Arc<RemoteCourier>),
 }
 
 /// Forwards messages until stdin is closed.
 pub async fn run(context: &CliContext) -> Result<(), CliError> {
-    let token = std::env::var("MONOCO_TOKEN").ok().filter(|token| !token.is_empty());
-    let token = token.ok_or_else(|| {
-        CliError::usage("no token: the environment variable MONOCO_TOKEN is not set")
-            .hint("create one with `monoco token add NAME --scope read,claim,reply`")
-    })?;
-    let forwarder = Arc::new(Forwarder { home: context.home.clone(), token });
+    let forwarder = match &context.remote {
+        Some(remote) => Forwarder {
+            authorization: remote.authorization(),
+            target: ForwardTarget::Remote(Arc::clone(remote)),
+        },
+        None => {
+            let token = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
+            let token = token.ok_or_else(|| {
+                CliError::usage("no token: the environment variable MONOCO_TOKEN is not set")
+                    .hint("create one with `monoco token add NAME --scope read,claim,reply`")
+            })?;
+            Forwarder {
+                authorization: format!("Bearer {token}"),
+                target: ForwardTarget::Local(context.home.clone()),
+            }
+        }
+    };
+    let forwarder = Arc::new(forwarder);
     let mut lines = read_lines();
     let mut requests: JoinSet<()> = JoinSet::new();
     let mut running: HashMap<String, AbortHandle> = HashMap::new();
@@ -156,8 +182,8 @@ fn error_message(id: Option<&Value>, code: i64, why: &str) -> String {
 impl Forwarder {
     /// Posts one request and returns the response as one line.
     async fn forward(&self, message: &Value) -> Result<String, CliError> {
-        let (stream, address) = self.connect().await?;
-        let exchange = self.exchange(stream, address, message);
+        let (stream, host) = self.connect().await?;
+        let exchange = self.exchange(stream, host, message);
         let limit = server::HANDLER_TIMEOUT + CONNECT_TIMEOUT;
         tokio::time::timeout(limit, exchange).await.unwrap_or_else(|_| {
             Err(CliError::new(CliExit::Courier, "the courier did not answer in time"))
@@ -165,19 +191,29 @@ impl Forwarder {
     }
 
     /// Connects to the courier, and waits a few seconds for one that is not running.
-    async fn connect(&self) -> Result<(TcpStream, SocketAddr), CliError> {
+    async fn connect(&self) -> Result<(CourierStream, String), CliError> {
         let deadline = Instant::now() + CONNECT_TIMEOUT;
         loop {
-            if let Some(courier) = self.home.running() {
-                let address = SocketAddr::new(courier.host, courier.port);
-                if let Ok(stream) = TcpStream::connect(address).await {
-                    return Ok((stream, address));
+            let failure = match &self.target {
+                ForwardTarget::Remote(remote) => match remote.connect().await {
+                    Ok(stream) => return Ok((Either::Right(stream), remote.host().to_owned())),
+                    // A certificate does not become valid by waiting.
+                    Err(failure) if failure.exit != CliExit::NoCourier => return Err(failure),
+                    Err(failure) => failure,
+                },
+                ForwardTarget::Local(home) => {
+                    if let Some(address) = home.running().map(|courier| courier.address())
+                        && let Ok(stream) = TcpStream::connect(address).await
+                    {
+                        return Ok((Either::Left(stream), address.to_string()));
+                    }
+                    let message = "the courier is not running; start it with `monoco courier \
+                                   start`, then call again";
+                    CliError::new(CliExit::NoCourier, message)
                 }
-            }
+            };
             if Instant::now() >= deadline {
-                let message = "the courier is not running; start it with `monoco courier start`, \
-                               then call again";
-                return Err(CliError::new(CliExit::NoCourier, message));
+                return Err(failure);
             }
             tokio::time::sleep(CONNECT_RETRY_DELAY).await;
         }
@@ -185,8 +221,8 @@ impl Forwarder {
 
     async fn exchange(
         &self,
-        stream: TcpStream,
-        address: SocketAddr,
+        stream: CourierStream,
+        host: String,
         message: &Value,
     ) -> Result<String, CliError> {
         let broken = |error: hyper::Error| {
@@ -201,8 +237,8 @@ impl Forwarder {
         let mut request = Request::builder()
             .method(Method::POST)
             .uri(MCP_PATH)
-            .header(header::HOST, address.to_string())
-            .header(header::AUTHORIZATION, format!("Bearer {}", self.token))
+            .header(header::HOST, host)
+            .header(header::AUTHORIZATION, &self.authorization)
             .header(header::CONTENT_TYPE, "application/json")
             .header(header::ACCEPT, "application/json, text/event-stream");
         for (name, value) in protocol::headers_of(message) {

@@ -6,6 +6,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use serde_json::json;
@@ -14,6 +15,7 @@ use client::Client;
 use failure::{CliError, CliExit};
 use monoco_courier::home::Home;
 use output::OutputFormat;
+use remote::RemoteCourier;
 
 mod approve;
 mod backup;
@@ -36,6 +38,7 @@ mod message;
 mod open;
 mod output;
 mod pipeline;
+mod remote;
 mod restore;
 mod search;
 mod sim;
@@ -59,6 +62,14 @@ Exit codes:
 
 `monoco courier start` has its own exit codes: 1 failed, 2 already running, 3 permission denied,
 4 port in use.
+
+Environment:
+  MONOCO_HOME   directory of the courier, as --home
+  MONOCO_URL    address of a courier on another machine, such as https://hub.example.com:8646;
+                commands use it instead of the courier of this machine
+  MONOCO_TOKEN  token for MONOCO_URL, made by `monoco token add` on that machine
+                (or MONOCO_TOKEN_FILE: a file that has it)
+  MONOCO_CA     PEM file with CA certificates to trust beside those of the system
 
 Errors in JSON (--json): {\"code\", \"message\", \"hint\"}. An id can be shortened to a unique
 prefix.";
@@ -143,8 +154,8 @@ enum CliCommand {
     Token(token::TokenCommand),
     /// Serve an MCP client over stdin and stdout
     ///
-    /// Forwards JSON-RPC messages to the running courier, with the token of the agent in the
-    /// environment variable MONOCO_TOKEN. Example of a command for an MCP client:
+    /// Forwards JSON-RPC messages to the running courier, or to that of MONOCO_URL, with the token of
+    /// the agent in the environment variable MONOCO_TOKEN. Example of a command for an MCP client:
     /// claude mcp add monoco --env MONOCO_TOKEN=$TOKEN -- monoco mcp
     Mcp,
     /// Check the installation and print what to fix
@@ -211,12 +222,52 @@ enum CliCommand {
 struct CliContext {
     home: Home,
     format: OutputFormat,
+    /// The courier of `MONOCO_URL`, if it is set.
+    remote: Option<Arc<RemoteCourier>>,
 }
 
 impl CliContext {
     fn client(&self) -> Result<Client, CliError> {
-        Client::find(&self.home)
+        match &self.remote {
+            Some(remote) => Ok(Client::Remote(Arc::clone(remote))),
+            None => Client::find(&self.home),
+        }
     }
+}
+
+impl CliCommand {
+    /// Whether the command reads or writes files of the courier, or is for its owner only.
+    const fn is_local(&self) -> bool {
+        use email::EmailCommand;
+        use pipeline::PipelineCommand;
+        use tunnel::TunnelCommand;
+        matches!(
+            self,
+            Self::Courier(_)
+                | Self::Open(_)
+                | Self::Token(_)
+                | Self::Doctor
+                | Self::Backup(_)
+                | Self::Restore(_)
+                | Self::Store(_)
+                | Self::Forget(_)
+                | Self::Demo(_)
+                | Self::Tunnel(TunnelCommand::Add(_) | TunnelCommand::Remove { .. })
+                | Self::Email(EmailCommand::Add(_) | EmailCommand::Remove { .. })
+                | Self::Pipeline(PipelineCommand::Try(_))
+        )
+    }
+}
+
+/// The error of a command that needs the machine of the courier.
+fn only_local(remote: &RemoteCourier) -> CliError {
+    let message = format!(
+        "this command works only on the machine of the courier, and MONOCO_URL names {}",
+        remote.url()
+    );
+    CliError::new(CliExit::NotPossible, message)
+        .code("only_local")
+        .hint("run it on that machine, or unset MONOCO_URL to use the courier of this machine")
 }
 
 /// Runs a command on an id, or for `-` on each id of stdin. An id that fails does not stop the
@@ -280,7 +331,11 @@ fn find_home(given: Option<PathBuf>) -> Result<Home, CliError> {
 }
 
 fn run(cli: Cli, format: OutputFormat) -> Result<(), CliError> {
-    let context = CliContext { home: find_home(cli.home)?, format };
+    let remote = RemoteCourier::from_environment(|name| std::env::var_os(name))?;
+    let context = CliContext { home: find_home(cli.home)?, format, remote: remote.map(Arc::new) };
+    if let Some(remote) = context.remote.as_ref().filter(|_| cli.command.is_local()) {
+        return Err(only_local(remote));
+    }
     match cli.command {
         CliCommand::Courier(command) => courier::run(&context, command),
         CliCommand::Mailbox(args) => mailbox::run(&context, args),

@@ -168,6 +168,9 @@ fn replace_measured(value: &mut Value) {
             }
             for (key, value) in map {
                 let measured = MEASURED.iter().find(|(name, _)| name == key);
+                if key == "generation" {
+                    *value = json!("1c9d2a07-1");
+                }
                 if let (true, Some((_, number))) = (value.is_number(), measured) {
                     *value = json!(number);
                 }
@@ -368,6 +371,8 @@ fn mails(on: &mut Recorder, receiver: &Receiver) {
     on.courier.until("/health", |health| health["adapters"]["ci"]["sent"] == 1);
     on.post(&format!("{mail}/complete"), json!({"agent_id": "agent-1", "epoch": epoch}));
     on.get(&format!("{mail}/trace"));
+    on.record("GET", &format!("{mail}/file"), &Body::None, " | head -2");
+    on.get("/api/v1/mailbox/index?limit=1");
     on.record("GET", &format!("{mail}/view"), &Body::None, " | grep '^<p>'");
     let search = "/api/v1/search?q=%22build%20is%20red%22%20from:ann";
     on.courier.until(search, |page| page["complete"] == true);
@@ -442,6 +447,7 @@ fn courier(on: &mut Recorder) {
     on.record("GET", "/api/v1/figures", &Body::None, " | grep -o '\"step_minutes\":[0-9]*'");
     on.record("GET", "/metrics", &Body::None, " | grep ^monoco_dispatches");
     on.courier.cli(&["token", "add", "codex", "--scope", "read,claim,reply"]).ok();
+    on.get("/api/v1/caller");
     on.get("/api/v1/tokens");
     on.get("/api/v1/tokens/codex/activity");
     on.call("POST", "/api/v1/tokens/codex/revoke");

@@ -50,7 +50,8 @@ impl TestCa {
         Self::create_at("DNS:localhost,IP:127.0.0.1", "faketime -f -365d")
     }
 
-    fn create_for(names: &str) -> Self {
+    /// One whose certificate has these names, such as `DNS:hub.test,IP:127.0.0.2`.
+    pub fn create_for(names: &str) -> Self {
         Self::create_at(names, "")
     }
 

@@ -80,6 +80,8 @@ mod power_cuts;
 mod receipts;
 mod records;
 mod reference_sdks;
+mod remote;
+mod remote_problems;
 mod replays;
 mod rolling_upgrade;
 mod rspamd;

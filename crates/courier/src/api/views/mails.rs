@@ -40,6 +40,20 @@ pub struct MailPage {
     pub next_cursor: Option<String>,
 }
 
+/// A page of the index of Mails.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
+pub struct MailIndexPage {
+    /// Changes when lines that were read before have changed
+    pub generation: String,
+    #[cfg_attr(test, schema(value_type = Vec<MailIndexEntrySchema>))]
+    pub entries: Vec<MailIndexEntry>,
+    /// `after` of the next page
+    pub last: i64,
+    /// Whether another page follows now
+    pub has_more: bool,
+}
+
 /// One Mail with its text.
 #[derive(Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ToSchema), schema(as = MailDetail))]

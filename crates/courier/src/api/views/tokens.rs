@@ -28,6 +28,21 @@ pub struct TokenView {
     pub revoked_at: Option<String>,
 }
 
+/// Who makes a request.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = Caller))]
+pub struct CallerView {
+    /// Name of the agent, or `owner`
+    pub name: String,
+    /// What the caller may do; all scopes for the owner
+    pub scopes: Vec<Cow<'static, str>>,
+    /// Workspace of all claims of the agent; missing for the owner, who can name any
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<String>,
+    /// DID that the caller sends as
+    pub did: String,
+}
+
 /// All tokens of agents.
 #[derive(Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ToSchema))]

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::disk_usage::DiskUsage;
 use crate::cli::CliContext;
-use crate::cli::client::Client;
+use crate::cli::client::{Client, LocalCourier};
 use crate::cli::failure::CliError;
 use crate::cli::output::{self, Column, OutputFormat, ToCell, escape_line, print};
 use monoco_courier::api::views::cluster::{ClusterHealth, CourierView};
@@ -35,6 +35,9 @@ struct CourierStatus {
     pid: i32,
     address: String,
     webhook_address: String,
+    /// Listener for other machines, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remote_address: Option<String>,
     started_at: String,
     home: PathBuf,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,6 +54,7 @@ const COURIER: &[Column<CourierStatus>] = &[
     ("status", |courier| courier.health.status.cell()),
     ("address", |courier| courier.address.cell()),
     ("webhooks", |courier| courier.webhook_address.cell()),
+    ("remote", |courier| courier.remote_address.cell()),
     ("version", |courier| courier.health.version.cell()),
     ("pid", |courier| courier.pid.cell()),
     ("started", |courier| courier.started_at.cell()),
@@ -123,20 +127,21 @@ pub async fn run(context: &CliContext, args: StatusArgs) -> Result<(), CliError>
 /// Gets the health of the courier and adds its addresses and files.
 async fn get_status(context: &CliContext) -> Result<CourierStatus, CliError> {
     let home = &context.home;
-    let client = Client::find(home).map_err(|failure| match home.holder() {
+    let local = LocalCourier::find(home).map_err(|failure| match home.holder() {
         // The courier has the lock, and has not written its state yet, or has removed it.
         Some(pid) if home.courier().is_none() => {
             CliError::not_ready(pid.as_raw_nonzero().get(), "starting or stopping")
         }
         _ => failure,
     })?;
-    let health = client.health().await?;
-    let running = client.running();
+    let running = local.running.clone();
+    let health = Client::Local(Box::new(local)).health().await?;
     Ok(CourierStatus {
         state: running.state,
         pid: running.pid,
         address: format!("http://{}", running.address()),
         webhook_address: format!("http://{}", running.webhook_address()),
+        remote_address: running.remote.map(|address| format!("https://{address}")),
         started_at: running.started_at.clone(),
         home: home.path().to_owned(),
         log: running.log.clone(),

@@ -8,8 +8,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use super::{DoctorCheck, MAX_DIR_ENTRIES};
 use monoco_courier::clock::wall_now;
-use monoco_courier::config::{Config, ConfigError, ConfigSource, adapter_files};
-use monoco_courier::home::Home;
+use monoco_courier::config::{Config, ConfigError, ConfigSource, RemoteConfig, adapter_files};
+use monoco_courier::home::{CourierInfo, Home};
+use monoco_courier::tls::ServerCertificate;
 
 /// Largest accepted difference between the clocks of machine and courier, in milliseconds.
 const MAX_DRIFT_MS: i64 = 60_000;
@@ -174,6 +175,34 @@ pub(super) fn port(name: &'static str, host: IpAddr, port: u16) -> DoctorCheck {
             DoctorCheck::fail(name, detail, hint)
         }
     }
+}
+
+/// Checks the certificate of the listener for other machines, and that the courier uses it.
+pub(super) fn certificate(remote: &RemoteConfig, running: Option<&CourierInfo>) -> DoctorCheck {
+    let (name, now) = ("certificate", wall_now());
+    let loaded = match ServerCertificate::load(remote, now) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            let hint = "fix it; until then `courier start` and `courier reload` fail";
+            return DoctorCheck::fail(name, error.to_string(), hint);
+        }
+    };
+    let expires_at = loaded.validity.not_after.rfc3339();
+    if loaded.validity.is_ending(now) {
+        let detail = format!("{} expires at {expires_at}", remote.certificate.display());
+        let hint = "renew it, then run `monoco courier reload`; let the ACME client do both";
+        return DoctorCheck::warn(name, detail, hint);
+    }
+    let used = running.and_then(|running| running.certificate_expires_at.as_ref());
+    if let Some(used) = used.filter(|used| **used != expires_at) {
+        let detail = format!("the courier uses an older certificate, which expires at {used}");
+        return DoctorCheck::warn(name, detail, "run `monoco courier reload`");
+    }
+    if running.is_some() && used.is_none() {
+        let detail = "the courier was started without `courier.remote`";
+        return DoctorCheck::warn(name, detail, "run `monoco courier restart`");
+    }
+    DoctorCheck::ok(name, format!("valid until {expires_at}"))
 }
 
 /// Compares the machine's clock with the newest file of the store and with the courier's

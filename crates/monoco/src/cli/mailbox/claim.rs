@@ -101,14 +101,17 @@ async fn each(
     body: &Value,
 ) -> Result<(), CliError> {
     let workspace = mailbox.claim_name(target.shared)?;
-    let agent = agent_name(target.agent);
+    let agent = mailbox.agent(target.agent);
     let client = mailbox.context.client()?;
     let given = read_ids(target.ids)?;
     let mut claims: Vec<ClaimInfo> = Vec::new();
     let mut failures = Vec::new();
     for text in &given {
         let taken = match mailbox.id(text) {
-            Ok(id) => claim_step(&client, &id.to_string(), step, &agent, &workspace, body).await,
+            Ok(id) => {
+                let (id, agent) = (id.to_string(), agent.as_deref());
+                claim_step(&client, &id, step, agent, &workspace, body).await
+            }
             Err(failure) => Err(failure),
         };
         match taken {
@@ -162,7 +165,7 @@ pub async fn claim_step<T: DeserializeOwned>(
     client: &Client,
     id: &str,
     step: &str,
-    agent: &str,
+    agent: Option<&str>,
     workspace: &Workspace,
     body: &Value,
 ) -> Result<T, CliError> {

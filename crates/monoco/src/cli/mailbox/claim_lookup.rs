@@ -8,7 +8,6 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::MailboxContext;
-use crate::cli::client::Client;
 use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{escape_line, note};
 use monoco_mailbox::claim_info::{ClaimInfo, LocksFile};
@@ -48,6 +47,8 @@ impl<'a> ClaimLookup<'a> {
                 self.noted = false;
                 Ok(claims)
             }
+            // A copy of another machine's mailbox does not show claims.
+            Err(failure) if self.mailbox.remote.is_some() => Err(failure),
             Err(failure) if matches!(failure.exit, CliExit::NoCourier | CliExit::Courier) => {
                 let files =
                     LocksFile::read(&self.mailbox.paths, self.workspace, self.mailbox.now())?;
@@ -69,7 +70,7 @@ impl<'a> ClaimLookup<'a> {
         &self,
         mails: &[(MailFileName, MailId)],
     ) -> Result<Vec<ClaimInfo>, CliError> {
-        let client = Client::find(&self.mailbox.context.home)?;
+        let client = self.mailbox.context.client()?;
         let ids: Vec<_> = mails.iter().map(|(_, id)| id).collect();
         let body = json!({"workspace": self.workspace, "ids": ids});
         let answer: ClaimInfoList = client.post("/api/v1/messages/status", &body).await?;

@@ -27,6 +27,7 @@ pub async fn run(mailbox: &MailboxContext<'_>, args: ExplainArgs) -> Result<(), 
     let given = read_one_id(args.id)?;
     let id = mailbox.id(&given)?;
     let wanted = MailSelector::from(&id);
+    mailbox.refresh()?;
     let listed = match IndexReader::open(&mailbox.paths.index())? {
         Some(mut index) => index.search(&wanted.part())?.into_iter().find(|entry| entry.id == id),
         None => None,

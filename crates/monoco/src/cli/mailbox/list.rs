@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::claim_lookup::{ClaimLookup, MAX_MAILS_PER_REQUEST};
 use super::list_source::{MailCandidate, MailSource};
 use super::{MailboxContext, authors};
-use crate::cli::client::{Client, query};
+use crate::cli::client::query;
 use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{self, Column, OutputFormat, ToCell, escape_line, note};
 use crate::cli::since;
@@ -126,9 +126,19 @@ pub async fn run(mailbox: &MailboxContext<'_>, args: MailListArgs) -> Result<(),
         limit: if args.all { usize::MAX } else { args.limit },
     };
     let (source, workspace) = if args.global || args.unrouted {
+        if args.unrouted && mailbox.remote.is_some() {
+            let message = "--unrouted works only on the machine of the courier: it looks at the \
+                           links of Mail files";
+            return Err(CliError::new(CliExit::NotPossible, message).code("only_local"));
+        }
+        mailbox.refresh()?;
         let source = MailSource::courier(&mailbox.paths, args.unrouted)?;
         let workspace = mailbox.maybe_workspace()?;
-        (source, workspace.map_or_else(Workspace::shared, |workspace| workspace.name))
+        let shared = || match &mailbox.remote {
+            Some(remote) => remote.workspace.clone(),
+            None => Workspace::shared(),
+        };
+        (source, workspace.map_or_else(shared, |workspace| workspace.name))
     } else {
         let workspace = mailbox.workspace()?;
         (MailSource::workspace(&workspace, now)?, workspace.name)
@@ -173,7 +183,7 @@ async fn find_mails(
     mailbox: &MailboxContext<'_>,
     text: &str,
 ) -> Result<BTreeSet<MailId>, CliError> {
-    let client = Client::find(&mailbox.context.home)?;
+    let client = mailbox.context.client()?;
     let (mut found, mut cursor) = (BTreeSet::new(), None);
     for _ in 0..MAX_FOUND / MAX_MAILS_PER_REQUEST {
         let limit = Some(MAX_MAILS_PER_REQUEST.to_string());

@@ -14,6 +14,7 @@ use monoco_courier::clock::Clock;
 use monoco_courier::config;
 use monoco_mailbox::inbox::{self, MailSelector};
 use monoco_mailbox::index::IndexReader;
+use monoco_mailbox::mirror;
 use monoco_mailbox::paths::MailboxPaths;
 use monoco_mailbox::workspace::{self, WorkspaceDir};
 use monoco_mailbox::{MailboxError, sync::SyncEvent, sync::SyncOptions, sync::SyncSummary};
@@ -25,14 +26,17 @@ mod explain;
 mod list;
 mod list_source;
 mod read;
+mod remote_mailbox;
 mod run;
 mod runner;
 mod send;
 mod send_check;
+mod send_remote;
 mod sync;
 mod wait;
 
 pub use claim::worst;
+use remote_mailbox::RemoteMailbox;
 
 #[derive(Debug, clap::Args)]
 pub struct MailboxArgs {
@@ -147,15 +151,39 @@ struct MailboxContext<'a> {
     paths: MailboxPaths,
     clock: Clock,
     root: Option<PathBuf>,
+    /// The courier of `MONOCO_URL`, if it is set.
+    remote: Option<RemoteMailbox>,
 }
 
 impl<'a> MailboxContext<'a> {
     fn new(context: &'a CliContext, root: Option<PathBuf>) -> Result<Self, CliError> {
-        let mailbox = config::mailbox(&context.home)
-            .map_err(|error| CliError::new(CliExit::NotPossible, error.to_string()))?;
-        let paths = MailboxPaths::new(mailbox);
+        let remote = match &context.remote {
+            Some(remote) => Some(RemoteMailbox::open(&context.home, remote)?),
+            None => None,
+        };
+        let paths = match &remote {
+            Some(remote) => mirror::create(remote.copy(), remote.source(), &remote.workspace)?,
+            None => MailboxPaths::new(
+                config::mailbox(&context.home)
+                    .map_err(|error| CliError::new(CliExit::NotPossible, error.to_string()))?,
+            ),
+        };
         let root = root.map(std::path::absolute).transpose()?;
-        Ok(Self { context, paths, clock: Clock::default(), root })
+        Ok(Self { context, paths, clock: Clock::default(), root, remote })
+    }
+
+    /// Gets new lines of the index, if the courier is on another machine.
+    fn refresh(&self) -> Result<(), CliError> {
+        Ok(mirror::refresh(&self.paths)?)
+    }
+
+    /// The name under which an agent claims: the argument, or that of the user. With the token of
+    /// an agent, the courier knows the name.
+    fn agent(&self, given: Option<String>) -> Option<String> {
+        match &self.remote {
+            Some(_) => given,
+            None => Some(claim::agent_name(given)),
+        }
     }
 
     fn now(&self) -> Timestamp {
@@ -195,9 +223,10 @@ impl<'a> MailboxContext<'a> {
         if shared {
             return Ok(Workspace::shared());
         }
-        match self.maybe_workspace()? {
-            Some(workspace) => Ok(workspace.name),
-            None => {
+        match (self.maybe_workspace()?, &self.remote) {
+            (Some(workspace), _) => Ok(workspace.name),
+            (None, Some(remote)) => Ok(remote.workspace.clone()),
+            (None, None) => {
                 note("not in a workspace; using the shared claims");
                 Ok(Workspace::shared())
             }
@@ -215,6 +244,9 @@ impl<'a> MailboxContext<'a> {
             ids.extend(
                 inbox::find(&workspace, &wanted, self.now())?.iter().filter_map(|name| name.id()),
             );
+        }
+        if ids.is_empty() {
+            self.refresh()?;
         }
         if ids.is_empty()
             && let Some(mut index) = IndexReader::open(&self.paths.index())?
@@ -250,6 +282,7 @@ impl<'a> MailboxContext<'a> {
             }
             true
         };
+        self.refresh()?;
         Ok(monoco_mailbox::sync::sync(workspace, &self.paths, &SyncOptions::default(), &mut tell)?)
     }
 }
@@ -306,6 +339,10 @@ impl From<MailboxError> for CliError {
         let message = error.to_string();
         match error {
             MailboxError::Busy(_) => Self::new(CliExit::Held, message),
+            MailboxError::Source(error) => match error.downcast::<Self>() {
+                Ok(failure) => *failure,
+                Err(_) => Self::new(CliExit::Courier, message),
+            },
             MailboxError::NoWorkspace(_) => Self::new(CliExit::NotPossible, message).hint(
                 "`monoco mailbox sync` creates a workspace in the current directory; \
                  `monoco mailbox list --global` lists all Mails",
@@ -340,7 +377,8 @@ mod tests {
             let post = CourierFixture::new();
             let workspace = post.workspace("[{type: from, value: ann}]");
             let home = Home::new(post.home());
-            Self { post, workspace, context: CliContext { home, format: OutputFormat::Table } }
+            let context = CliContext { home, format: OutputFormat::Table, remote: None };
+            Self { post, workspace, context }
         }
 
         pub fn mailbox(&self) -> MailboxContext<'_> {

@@ -88,6 +88,7 @@ pub fn locate(mailbox: &MailboxContext<'_>, text: &str) -> Result<LocatedMail, C
         let (mail, file) = opened.map_err(|words| CliError::new(CliExit::NotPossible, words))?;
         return Ok(LocatedMail { mail, file, path: workspace.inbox().join(name.file()) });
     }
+    mailbox.refresh()?;
     let entries = match IndexReader::open(&mailbox.paths.index())? {
         Some(mut index) => index.search(&wanted.part())?,
         None => Vec::new(),
@@ -227,11 +228,17 @@ fn mail_json(located: &LocatedMail) -> Result<Value, CliError> {
 fn attachment(mailbox: &MailboxContext<'_>, artifact: &Artifact) -> String {
     let about = format!("{} ({})", artifact.name, artifact.mime_type);
     match (&artifact.hash, &artifact.missing) {
-        (Some(hash), _) => {
-            let hash = hash.to_string();
-            let name = hash.rsplit(':').next().unwrap_or_default();
-            format!("{about} {}", mailbox.context.home.dropzone().join(name).display())
-        }
+        (Some(hash), _) => match &mailbox.remote {
+            Some(remote) => match remote.attachment(hash) {
+                Ok(path) => format!("{about} {}", path.display()),
+                Err(failure) => format!("{about} not fetched: {}", failure.message),
+            },
+            None => {
+                let hash = hash.to_string();
+                let name = hash.rsplit(':').next().unwrap_or_default();
+                format!("{about} {}", mailbox.context.home.dropzone().join(name).display())
+            }
+        },
         (None, Some(reason)) => format!("{about} not fetched: {reason}"),
         (None, None) => format!("{about} {}", artifact.url.as_deref().unwrap_or_default()),
     }

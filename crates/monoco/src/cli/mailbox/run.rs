@@ -5,7 +5,6 @@ use std::ffi::OsString;
 
 use super::MailboxContext;
 use super::backlog::Backlog;
-use super::claim::agent_name;
 use super::runner::{MailRunner, RunEnd, RunSignals, code_of};
 use crate::cli::failure::{CliError, CliExit};
 
@@ -31,7 +30,7 @@ pub struct RunArgs {
 pub async fn run(mailbox: &MailboxContext<'_>, args: RunArgs) -> Result<(), CliError> {
     let workspace = mailbox.workspace()?;
     let mut signals = RunSignals::new()?;
-    let (agent, timeout) = (agent_name(args.agent), args.timeout);
+    let (agent, timeout) = (mailbox.agent(args.agent), args.timeout);
     let work =
         MailRunner { mailbox, workspace: &workspace, command: &args.command, agent, timeout };
     work.check()?;

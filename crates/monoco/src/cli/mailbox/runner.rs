@@ -45,7 +45,8 @@ pub struct MailRunner<'a> {
     pub mailbox: &'a MailboxContext<'a>,
     pub workspace: &'a WorkspaceDir,
     pub command: &'a [OsString],
-    pub agent: String,
+    /// Missing when the token of an agent names it.
+    pub agent: Option<String>,
     pub timeout: Option<i64>,
 }
 
@@ -318,6 +319,6 @@ impl MailRunner<'_> {
     ) -> Result<ClaimInfo, CliError> {
         let client = self.mailbox.context.client()?;
         let (id, name) = (mail.id.to_string(), &self.workspace.name);
-        claim_step(&client, &id, step, &self.agent, name, body).await
+        claim_step(&client, &id, step, self.agent.as_deref(), name, body).await
     }
 }

@@ -1,6 +1,6 @@
 //! `monoco mailbox send`: writes a draft for the courier and waits for its result.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,9 +13,10 @@ use monoco_core::time::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{MailboxContext, random, read_one_id, send_check};
+use super::{MailboxContext, random, read_one_id, send_check, send_remote};
 use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{self, OutputFormat, escape_line, print};
+use monoco_courier::api::views::tunnels::TunnelList;
 use monoco_courier::config::ConfigSource;
 use monoco_mailbox::draft::{self, AttachedFile, DraftStatus, NewDraft};
 
@@ -129,7 +130,23 @@ pub async fn reply(mailbox: &MailboxContext<'_>, args: ReplyArgs) -> Result<(), 
 
 pub async fn run(mailbox: &MailboxContext<'_>, args: SendArgs) -> Result<(), CliError> {
     let (wait, timeout) = (args.wait, Duration::from_secs(args.timeout));
-    let ComposedDraft { file, provider, attached } = compose(mailbox, args)?;
+    if let Some(remote) = &mailbox.remote {
+        let wait = wait.then_some(timeout);
+        if args.is_plain_reply() {
+            return send_remote::reply(mailbox, args.into_reply(mailbox)?, wait).await;
+        }
+        let list: TunnelList = mailbox.context.client()?.get("/api/v1/tunnels").await?;
+        let tunnels = list.tunnels.into_iter();
+        let tunnels = tunnels.filter_map(|it| Some((it.id.parse().ok()?, it.provider)));
+        let composed = compose(mailbox, args, Some(tunnels.collect()))?;
+        return send_remote::send(mailbox, remote, composed, wait).await;
+    }
+    // The config may need variables that only the courier has; then --provider is required.
+    let config = ConfigSource::of(&mailbox.context.home).load().ok();
+    let tunnels = config.map(|config| {
+        config.tunnels.into_iter().map(|(id, tunnel)| (id, tunnel.provider.to_owned())).collect()
+    });
+    let ComposedDraft { file, provider, attached, .. } = compose(mailbox, args, tunnels)?;
     send_check::check(mailbox, &file, &provider, &attached).await?;
     for attachment in &attached {
         attachment.store(&mailbox.context.home.dropzone(), random()?)?;
@@ -186,14 +203,69 @@ fn show(format: OutputFormat, report: &SendReport) -> Result<(), CliError> {
 }
 
 /// A draft that is not written yet.
-struct ComposedDraft {
+pub struct ComposedDraft {
     /// Content of the file.
-    file: String,
-    provider: String,
-    attached: Vec<AttachedFile>,
+    pub file: String,
+    pub provider: String,
+    pub attached: Vec<AttachedFile>,
+    /// The tunnels of the courier, if they are known.
+    pub tunnels: Option<TunnelProviders>,
 }
 
-fn compose(mailbox: &MailboxContext<'_>, args: SendArgs) -> Result<ComposedDraft, CliError> {
+/// The provider of each tunnel.
+pub type TunnelProviders = BTreeMap<TunnelId, String>;
+
+/// An answer that goes exactly to the `answer_to` of a Mail.
+pub struct SendReply {
+    pub id: MailId,
+    pub text: String,
+    pub title: Option<String>,
+    pub attached: Vec<AttachedFile>,
+    pub idempotency_key: Option<String>,
+}
+
+impl SendArgs {
+    /// Whether the message is an answer without other recipients and options.
+    const fn is_plain_reply(&self) -> bool {
+        self.reply_to.is_some()
+            && self.to.is_empty()
+            && self.cc.is_empty()
+            && self.bcc.is_empty()
+            && self.tunnel.is_none()
+            && self.thread_key.is_none()
+            && self.schedule_at.is_none()
+            && self.correlation_id.is_none()
+            && !self.silent
+            && !self.urgent
+    }
+
+    fn into_reply(self, mailbox: &MailboxContext<'_>) -> Result<SendReply, CliError> {
+        let id = mailbox.id(self.reply_to.as_deref().unwrap_or_default())?;
+        let text = self.read_text()?;
+        let attached: Result<Vec<_>, _> =
+            self.attach.iter().map(|file| draft::read_attachment(file)).collect();
+        let Self { title, idempotency_key, .. } = self;
+        Ok(SendReply { id, text, title, attached: attached?, idempotency_key })
+    }
+
+    /// The text of the option or of stdin, without line ends at its end.
+    fn read_text(&self) -> Result<String, CliError> {
+        let text = match self.text.as_deref() {
+            Some("-") => stdin()?,
+            Some(text) => text.to_owned(),
+            // A message with an attachment needs no text.
+            None if !self.attach.is_empty() && std::io::stdin().is_terminal() => String::new(),
+            None => stdin()?,
+        };
+        Ok(text.trim_end_matches('\n').to_owned())
+    }
+}
+
+fn compose(
+    mailbox: &MailboxContext<'_>,
+    args: SendArgs,
+    tunnels: Option<TunnelProviders>,
+) -> Result<ComposedDraft, CliError> {
     if let Some(path) = &args.draft {
         let file = if path.as_os_str() == "-" { stdin()? } else { text_of(path)? };
         let draft = Draft::parse(&file).map_err(|error| {
@@ -203,14 +275,15 @@ fn compose(mailbox: &MailboxContext<'_>, args: SendArgs) -> Result<ComposedDraft
             )
         })?;
         let provider = provider(
-            mailbox,
+            tunnels.as_ref(),
             args.provider.or(draft.provider),
             draft.reply_to.as_ref(),
             draft.tunnel.as_ref(),
             &draft.to,
         )?;
-        return Ok(ComposedDraft { file, provider, attached: Vec::new() });
+        return Ok(ComposedDraft { file, provider, attached: Vec::new(), tunnels });
     }
+    let text = args.read_text()?;
     let reply_to = args.reply_to.map(|id| mailbox.id(&id)).transpose()?;
     let tunnel: Option<TunnelId> = match &args.tunnel {
         Some(name) => {
@@ -222,14 +295,8 @@ fn compose(mailbox: &MailboxContext<'_>, args: SendArgs) -> Result<ComposedDraft
         Timestamp::from_rfc3339(&text)
             .map_err(|error| CliError::usage(format!("--schedule-at {text:?}: {error}")))
     });
-    let provider = provider(mailbox, args.provider, reply_to.as_ref(), tunnel.as_ref(), &args.to)?;
-    let text = match args.text.as_deref() {
-        Some("-") => stdin()?,
-        Some(text) => text.to_owned(),
-        // A message with an attachment needs no text.
-        None if !args.attach.is_empty() && std::io::stdin().is_terminal() => String::new(),
-        None => stdin()?,
-    };
+    let provider =
+        provider(tunnels.as_ref(), args.provider, reply_to.as_ref(), tunnel.as_ref(), &args.to)?;
     let attached: Result<Vec<_>, _> =
         args.attach.iter().map(|file| draft::read_attachment(file)).collect();
     let attached = attached?;
@@ -242,7 +309,7 @@ fn compose(mailbox: &MailboxContext<'_>, args: SendArgs) -> Result<ComposedDraft
         reply_to,
         thread_key: args.thread_key,
         title: args.title,
-        text: text.trim_end_matches('\n').to_owned(),
+        text,
         artifacts,
         silent: args.silent,
         urgent: args.urgent,
@@ -250,13 +317,13 @@ fn compose(mailbox: &MailboxContext<'_>, args: SendArgs) -> Result<ComposedDraft
         correlation_id: args.correlation_id,
         idempotency_key: args.idempotency_key,
     };
-    Ok(ComposedDraft { file: draft.render(), provider, attached })
+    Ok(ComposedDraft { file: draft.render(), provider, attached, tunnels })
 }
 
 /// Selects the provider directory of a draft: the option, the provider of the answered Mail,
 /// of the tunnel or of the recipients, or the only configured provider.
 fn provider(
-    mailbox: &MailboxContext<'_>,
+    tunnels: Option<&TunnelProviders>,
     option: Option<String>,
     reply_to: Option<&MailId>,
     tunnel: Option<&TunnelId>,
@@ -275,12 +342,9 @@ fn provider(
     }
     let addressed = to.iter().find_map(|to| to.parse::<Did>().ok()?.tunnel());
     let tunnel = tunnel.or(addressed.as_ref());
-    // The config may need variables that only the courier has; then --provider is required.
-    let config = ConfigSource::of(&mailbox.context.home).load().ok();
-    let tunnels = config.as_ref().map(|config| &config.tunnels);
-    let configured = |id: &TunnelId| Some(tunnels?.get(id)?.provider);
+    let configured = |id: &TunnelId| tunnels?.get(id).map(String::as_str);
     let mut all: BTreeSet<_> =
-        tunnels.into_iter().flat_map(|it| it.values()).map(|it| it.provider).collect();
+        tunnels.into_iter().flat_map(|it| it.values()).map(String::as_str).collect();
     if all.len() > 1 {
         // The stub provider is always configured.
         all.remove("stub");

@@ -46,6 +46,7 @@ pub fn run(mailbox: &MailboxContext<'_>, args: SyncArgs) -> Result<(), CliError>
         explain: args.explain,
     };
     let workspace = open_or_create(mailbox, args.dry_run)?;
+    mailbox.refresh()?;
     let format = mailbox.context.format;
     let mut report = SyncReport { format, listed: args.dry_run, ..SyncReport::default() };
     let mut failed = None;

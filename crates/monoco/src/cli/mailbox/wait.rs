@@ -11,7 +11,6 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::backlog::{Backlog, Claimable};
-use super::claim::agent_name;
 use super::runner::{MailRunner, RunEnd, RunSignals, shell_command};
 use super::{MailboxContext, authors};
 use crate::cli::failure::{CliError, CliExit};
@@ -24,6 +23,9 @@ const INDEX_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How often the claims of waiting Mails are checked.
 const CLAIM_POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often a courier on another machine is asked for new Mails.
+const REMOTE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
 pub struct WaitArgs {
@@ -55,14 +57,15 @@ pub async fn wait(mailbox: &MailboxContext<'_>, args: WaitArgs) -> Result<(), Cl
     let workspace = mailbox.workspace()?;
     let deadline = args.timeout.map(|secs| Instant::now() + Duration::from_secs(secs));
     mailbox.pull(&workspace, |_, _| ())?;
-    let mut growth = IndexGrowth::new(&mailbox.paths);
+    let mut growth = IndexGrowth::new(mailbox);
     let mut backlog = Backlog::new(mailbox, &workspace, args.filter.as_deref())?;
     loop {
-        if let Some(mail) = backlog.next(&BTreeSet::new()).await? {
+        let found = growth.unless_lost(backlog.next(&BTreeSet::new()).await)?;
+        if let Some(mail) = found.flatten() {
             return print_found(mailbox.context.format, &workspace, &mail);
         }
         let ask_at = Instant::now() + CLAIM_POLL_INTERVAL;
-        while !growth.seen(&mailbox.paths) {
+        while !growth.seen()? {
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(CliError::new(
                     CliExit::NotPossible,
@@ -74,7 +77,7 @@ pub async fn wait(mailbox: &MailboxContext<'_>, args: WaitArgs) -> Result<(), Cl
             }
             sleep(next_check(deadline)).await;
         }
-        mailbox.pull(&workspace, |_, _| ())?;
+        growth.unless_lost(mailbox.pull(&workspace, |_, _| ()))?;
         backlog.add_new()?;
     }
 }
@@ -118,33 +121,35 @@ pub async fn watch(mailbox: &MailboxContext<'_>, args: WatchArgs) -> Result<(), 
         Some(line) => shell_command(line)?,
         None => Vec::new(),
     };
-    let (agent, timeout) = (agent_name(args.agent), args.timeout);
+    let (agent, timeout) = (mailbox.agent(args.agent), args.timeout);
     let work = MailRunner { mailbox, workspace: &workspace, command: &command, agent, timeout };
     if args.exec.is_some() {
         work.check()?;
     }
-    let mut growth = IndexGrowth::new(&mailbox.paths);
+    let mut growth = IndexGrowth::new(mailbox);
     let mut backlog = match args.exec {
         Some(_) => Some(Backlog::new(mailbox, &workspace, args.filter.as_deref())?),
         None => None,
     };
     loop {
         let mut printed = Ok(());
-        mailbox.pull(&workspace, |entry, path| {
+        let pulled = mailbox.pull(&workspace, |entry, path| {
             if args.exec.is_none() && printed.is_ok() {
                 printed = print_new(mailbox.context.format, entry, path);
             }
-        })?;
+        });
+        growth.unless_lost(pulled)?;
         printed?;
         if let Some(backlog) = &mut backlog {
             backlog.add_new()?;
-            if work_through(&work, backlog, &mut signals).await? {
+            let worked = work_through(&work, backlog, &mut signals).await;
+            if growth.unless_lost(worked)?.unwrap_or(false) {
                 return Ok(());
             }
         }
         let ask_at = Instant::now() + CLAIM_POLL_INTERVAL;
         let waiting = backlog.as_ref().is_some_and(|backlog| !backlog.is_empty());
-        while !growth.seen(&mailbox.paths) {
+        while !growth.seen()? {
             if waiting && Instant::now() >= ask_at {
                 break;
             }
@@ -207,12 +212,21 @@ fn print_new(format: OutputFormat, entry: &MailIndexEntry, path: &Path) -> Resul
     }
 }
 
-/// Detects growth of the index by its inode and length, without reading it.
-struct IndexGrowth(Option<(u64, u64)>);
+/// Detects growth of the index by its inode and length, without reading it. The index of a courier on
+/// another machine is copied first.
+struct IndexGrowth<'a> {
+    mailbox: &'a MailboxContext<'a>,
+    last: Option<(u64, u64)>,
+    refresh_at: Instant,
+    /// Whether the user was told that the courier on another machine does not answer.
+    is_lost: bool,
+}
 
-impl IndexGrowth {
-    fn new(paths: &MailboxPaths) -> Self {
-        Self(Self::look(paths))
+impl<'a> IndexGrowth<'a> {
+    fn new(mailbox: &'a MailboxContext<'a>) -> Self {
+        let last = Self::look(&mailbox.paths);
+        let refresh_at = Instant::now() + REMOTE_POLL_INTERVAL;
+        Self { mailbox, last, refresh_at, is_lost: false }
     }
 
     fn look(paths: &MailboxPaths) -> Option<(u64, u64)> {
@@ -220,8 +234,43 @@ impl IndexGrowth {
         Some((about.ino(), about.len()))
     }
 
-    fn seen(&mut self, paths: &MailboxPaths) -> bool {
-        let now = Self::look(paths);
-        std::mem::replace(&mut self.0, now) != now
+    fn seen(&mut self) -> Result<bool, CliError> {
+        let mut is_back = false;
+        if self.mailbox.remote.is_some() {
+            if Instant::now() < self.refresh_at {
+                return Ok(false);
+            }
+            let was_lost = self.is_lost;
+            let refreshed = self.unless_lost(self.mailbox.refresh())?;
+            self.refresh_at = Instant::now() + REMOTE_POLL_INTERVAL;
+            // What was not pulled during the outage is pulled now.
+            is_back = was_lost && refreshed.is_some();
+        }
+        let now = Self::look(&self.mailbox.paths);
+        Ok(std::mem::replace(&mut self.last, now) != now || is_back)
     }
+
+    /// Returns `None` when a courier on another machine cannot be reached: it is asked again later.
+    fn unless_lost<T>(&mut self, result: Result<T, CliError>) -> Result<Option<T>, CliError> {
+        match result {
+            Err(failure) if self.mailbox.remote.is_some() && is_outage(&failure) => {
+                if !std::mem::replace(&mut self.is_lost, true) {
+                    note(&format!("{}; trying again", escape_line(&failure.message)));
+                }
+                Ok(None)
+            }
+            Err(failure) => Err(failure),
+            Ok(value) => {
+                self.is_lost = false;
+                Ok(Some(value))
+            }
+        }
+    }
+}
+
+/// Whether a request can succeed later without a change of the command.
+fn is_outage(failure: &CliError) -> bool {
+    failure.exit == CliExit::NoCourier
+        || (failure.exit == CliExit::Courier
+            && matches!(failure.code.as_ref(), "courier_error" | "busy" | "too_slow"))
 }

@@ -1,0 +1,143 @@
+//! What goes wrong between a courier and its clients on other machines, and what they are told.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::{Courier, binary};
+use crate::mail_servers::TestCa;
+use crate::remote::{Hub, Machine, install, with_listener};
+use crate::webhook_peer::{config, configure};
+
+#[test]
+fn each_problem_of_a_client_has_an_error_and_a_next_step() {
+    let hub = Hub::start(&config(50));
+    let token = hub.courier.agent("one", "read,claim", "alpha");
+    let machine = |url: &str| Machine::new(url, &token, &hub.ca.file());
+    let (url, port) = (hub.url(), hub.address().port());
+    let other_ca = TestCa::create_for("IP:127.0.0.2");
+    let other = other_ca.file();
+    let plain = hub.courier.address.port();
+    let cases = [
+        (machine(&url).with("MONOCO_CA", other.to_str().unwrap()), 4, "unknown CA", "MONOCO_CA"),
+        (machine(&url).with("MONOCO_CA", "/no/such/file"), 74, "/no/such/file", "MONOCO_CA"),
+        (machine(&format!("https://127.0.0.3:{port}")), 4, "not valid for", "MONOCO_URL"),
+        (machine("https://127.0.0.2:1"), 3, "cannot connect to https://127.0.0.2:1", "network"),
+        (machine(&format!("https://127.0.0.1:{plain}")), 4, "does not speak TLS", "courier.remote"),
+        (machine(&format!("http://127.0.0.1:{port}")), 4, "needs TLS", "https://"),
+        (machine(&format!("http://10.0.0.7:{port}")), 64, "not encrypted", "https://"),
+        (machine(&format!("{url}/api")), 64, "has a path", "expected a URL"),
+        (machine(&format!("https://a:b@127.0.0.2:{port}")), 64, "password", "expected a URL"),
+        (machine(&url).with("MONOCO_TOKEN", ""), 64, "no token", "monoco token add"),
+        (machine(&url).with("MONOCO_TOKEN", &"monoco_".repeat(3)), 4, "wrong token", "token add"),
+        (machine(&url).with("MONOCO_TOKEN", &hub.courier.token), 4, "owner's token", "token add"),
+    ];
+    for (machine, code, words, hint) in cases {
+        for command in [&["events"][..], &["mailbox", "sync"]] {
+            let said = machine.cli(command).failed(code);
+            assert!(said.contains(words) && said.contains(hint), "{command:?}: {said}");
+            assert!(!said.contains(&token), "{said}");
+        }
+    }
+    // Plain HTTP is accepted only by the listener for this machine.
+    machine(&format!("http://127.0.0.1:{plain}")).cli(&["events"]).ok();
+
+    let one = machine(&url);
+    let scope = one.cli(&["dead", "list"]).failed(4);
+    assert!(scope.contains("does not have the scope operate"), "{scope}");
+    let beta = one.work().join(".monoco/mailbox/config.yaml");
+    std::fs::write(&beta, "mailbox: {name: beta}").unwrap();
+    let foreign = one.cli(&["mailbox", "sync"]).failed(1);
+    assert!(foreign.contains("the token is for workspace \"alpha\""), "{foreign}");
+    for command in [
+        &["courier", "start"][..],
+        &["courier", "status"],
+        &["doctor"],
+        &["token", "list"],
+        &["backup", "/tmp/x"],
+        &["tunnel", "remove", "ci"],
+    ] {
+        let said = one.cli(command).failed(1);
+        assert!(said.contains("only on the machine of the courier"), "{command:?}: {said}");
+    }
+    hub.courier.cli(&["token", "revoke", "one"]).ok();
+    let revoked = one.cli(&["events"]).failed(4);
+    assert!(revoked.contains("was revoked"), "{revoked}");
+    let log = std::fs::read_dir(hub.courier.home().join("log")).unwrap();
+    for file in log {
+        let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        assert!(!text.contains(token.trim_start_matches("monoco_")));
+    }
+}
+
+#[test]
+fn listener_accepts_only_its_names_and_tokens_of_clients() {
+    let hub = Hub::start(&config(50));
+    let token = hub.courier.agent("one", "read", "alpha");
+    let bearer = |token: &str| format!("Authorization: Bearer {token}");
+    let (client, owner) = (bearer(&token), bearer(&hub.courier.token));
+    let page = "/api/v1/messages";
+    for (path, args, status, code) in [
+        (page, &["-H", &client][..], 200, ""),
+        (page, &[], 401, "no_token"),
+        (page, &["-H", &owner], 401, "wrong_token"),
+        (page, &["-H", &client, "-H", "Host: localhost"], 403, "foreign_host"),
+        (page, &["-H", &client, "-H", "Origin: https://127.0.0.2"], 403, "foreign_origin"),
+        ("/", &[], 401, "no_token"),
+        ("/", &["-H", &client], 404, "no_route"),
+        ("/api/v1/tokens", &["-H", &client], 403, "missing_scope"),
+        ("/health", &[], 200, ""),
+    ] {
+        let (found, body) = hub.curl(path, args);
+        assert_eq!(found, status, "{path} {args:?}: {body}");
+        assert!(body.contains(code), "{path} {args:?}: {body}");
+    }
+    let mut stream = TcpStream::connect(hub.address()).unwrap();
+    stream.write_all(b"GET /health HTTP/1.1\r\nHost: 127.0.0.2\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("https://"), "{answer}");
+    for version in ["--tlsv1.2", "--tlsv1.3"] {
+        let only = format!("1.{}", &version[version.len() - 1..]);
+        let (status, _) = hub.curl("/health", &[version, "--tls-max", &only]);
+        assert_eq!(status, 200, "{version}");
+    }
+}
+
+#[test]
+fn courier_does_not_start_with_a_certificate_that_clients_cannot_accept() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("home");
+    let ca = TestCa::create_for("IP:127.0.0.2");
+    configure(&home, &with_listener(&config(50), dir.path()));
+    let start = || {
+        let mut command = Command::new(binary());
+        command.args(["courier", "start", "--foreground", "--port", "0"]);
+        Courier::try_spawn(&home, &mut command).map(|_| ()).unwrap_err()
+    };
+    let says = |words: &str| {
+        let said = start();
+        assert!(said.contains(words), "{said}");
+        let doctor = crate::common::cli(&home, &["doctor"], "");
+        assert!(doctor.stdout.contains(words.split(' ').next().unwrap()), "{}", doctor.stdout);
+    };
+    says("cannot read");
+    install(&ca, dir.path());
+    let key = dir.path().join("key.pem");
+    let other = TestCa::create_for("IP:127.0.0.2");
+    std::fs::copy(other.certificate().1, &key).unwrap();
+    says("does not belong to the certificate");
+    std::fs::write(&key, "no key").unwrap();
+    says("not a private key");
+    std::fs::write(dir.path().join("cert.pem"), "no certificate").unwrap();
+    says("no certificate found");
+    let expired =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../adapters/testdata/net/expired.pem");
+    std::fs::copy(expired, dir.path().join("cert.pem")).unwrap();
+    says("has expired at");
+    install(&TestCa::create_for("DNS:other.test"), dir.path());
+    says("is not valid for the name 127.0.0.2");
+    install(&ca, dir.path());
+    drop(Courier::start_in(&home));
+}
