@@ -19,6 +19,7 @@
 //! * [`lease`], [`retry`]: leases with epochs; failures, backoff and retry policies.
 //! * [`courier`]: ids of couriers that share a store, and the holders of their leases.
 //! * [`duty`]: work that one of these couriers does; the duty state machine.
+//! * [`rendezvous`]: which of several nodes has a key.
 //! * [`record`]: MsgRecord and boxes; the read state machine.
 //! * [`delivery`]: Delivery; the send state machine.
 //! * [`claim`]: Claim and the location of a Mail's file; the claim state machine.
@@ -76,6 +77,7 @@ pub mod page_login;
 pub mod rate_limit;
 pub mod receipt;
 pub mod record;
+pub mod rendezvous;
 pub mod retention;
 pub mod retry;
 pub mod routing;
