@@ -32,7 +32,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             seed: 1.0,
-            messages: 1_000_000.0,
+            messages: 100_000.0,
             couriers: 1.0,
             dispatch_1: 0.0,
             dispatch_64: 0.0,
@@ -47,7 +47,7 @@ impl Default for Options {
             owners_per_hub: 100_000.0,
             owner_exponent: 0.6,
             local: 0.0,
-            message_bytes: 4_000.0,
+            message_bytes: 2_500.0,
             days: 60.0,
         }
     }
@@ -65,7 +65,9 @@ struct Flag {
 
 const FLAGS: [Flag; 18] = [
     flag("--seed", "seed of the random numbers", 0.0, 1e15, true, |o| &mut o.seed),
-    flag("--messages", "messages per row", 1e3, 1e8, true, |o| &mut o.messages),
+    flag("--messages", "messages per row; at large rates 1 s of them", 1e3, 1e8, true, |o| {
+        &mut o.messages
+    }),
     flag("--couriers", "couriers per hub, 1, 2 or 4", 1.0, 4.0, true, |o| &mut o.couriers),
     flag("--dispatch-1", "dispatches/s of 1 producer; 0: as measured", 0.0, 1e7, false, |o| {
         &mut o.dispatch_1
@@ -125,7 +127,7 @@ pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Action, String> {
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--bench" => benching = true,
-            "--quick" => options.messages = 50_000.0,
+            "--quick" => options.messages = 20_000.0,
             "--only" => match args.next().as_deref() {
                 Some("hubs") => {}
                 other => {
@@ -169,7 +171,7 @@ pub fn usage() -> String {
          Simulate several hubs on measured service times. The same flags and seed print the same \
          tables.\n\n",
     );
-    text += "  --quick                  simulate 50,000 messages per row\n";
+    text += "  --quick                  simulate 20,000 messages per row\n";
     for flag in &FLAGS {
         let default = *(flag.field)(&mut defaults);
         text += &format!("  {:<16} NUMBER  {} [default: {default}]\n", flag.name, flag.about);
@@ -209,12 +211,14 @@ impl Options {
         Zipf { count, exponent: self.owner_exponent }
     }
 
+    /// A scenario with at least `messages`, and with those of 1 s at large rates, up to five times as
+    /// many: a shorter time would end before the latencies of its messages.
     pub fn scenario(&self, times: ServiceTimes, hubs: u32, rate: f64) -> Scenario {
         Scenario {
             seed: self.seed as u64,
             hubs,
             rate,
-            messages: self.messages as u32,
+            messages: self.messages.max(rate.min(5.0 * self.messages)) as u32,
             times,
             round_trip: self.round_trip_ms / 1e3,
             sends: self.sends as u32,
@@ -246,7 +250,7 @@ mod tests {
         let Ok(Action::Run(quick)) = parsed("--bench --quick --dispatch-64 22,244") else {
             panic!("not parsed");
         };
-        assert_eq!((quick.messages, quick.rates().dispatch_64), (50_000.0, 22_244.0));
+        assert_eq!((quick.messages, quick.rates().dispatch_64), (20_000.0, 22_244.0));
         assert_eq!(parsed("--quick"), Ok(Action::Nothing));
         assert_eq!(parsed("--bench -h"), Ok(Action::Help));
     }

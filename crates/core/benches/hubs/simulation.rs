@@ -65,8 +65,8 @@ pub struct SimulationResult {
     pub work_per_message: f64,
     /// Share of time that a hub needs for its work, on average.
     pub mean_load: f64,
-    /// Share of time in which the writer of a hub commits, on average. Commits that are not full
-    /// make it higher than the load.
+    /// Share of time in which the writer of a hub commits, on average, while messages are dispatched.
+    /// Commits that are not full make it higher than the load.
     pub busy: f64,
     /// Messages for hub 0 that were not stored at the end of the outage.
     pub backlog: u64,
@@ -161,6 +161,8 @@ struct Simulation<'a> {
     scenario: &'a Scenario,
     random: Random,
     now: u64,
+    /// When the last message is dispatched, about.
+    end: u64,
     /// Ordered by time, then by number, so that equal times keep one order.
     events: BinaryHeap<Reverse<(u64, u64, EventKind)>>,
     next_event: u64,
@@ -194,6 +196,7 @@ pub fn simulate(scenario: &Scenario) -> SimulationResult {
         scenario,
         random: Random::new(scenario.seed),
         now: 0,
+        end: nanoseconds(horizon),
         events: BinaryHeap::new(),
         next_event: 0,
         hubs: (0..scenario.hubs).map(|_| hub()).collect(),
@@ -319,7 +322,7 @@ impl Simulation<'_> {
         let Some(ns) = state.writer.start_commit(&self.scenario.times, &mut self.random) else {
             return;
         };
-        state.busy_ns += ns;
+        state.busy_ns += ns.min(self.end.saturating_sub(self.now));
         self.schedule(ns, EventKind::Committed { hub });
     }
 
@@ -425,7 +428,7 @@ impl Simulation<'_> {
             crossing: self.crossing as f64 / self.inboxes.max(1) as f64,
             work_per_message: work / f64::from(self.scenario.messages),
             mean_load: work / hubs / horizon,
-            busy: busy_s / hubs / (self.now as f64 / 1e9).max(horizon),
+            busy: busy_s / hubs / horizon,
             backlog: self.watch.backlog,
             drained_after: self.watch.drained_at.map(|at| at as f64 / 1e9 - end),
             latencies: self.latencies,

@@ -20,7 +20,7 @@ const INTERNET_RATES: [f64; 3] = [1e6, 3e6, 1e7];
 const PLANNED_LOAD: f64 = 0.5;
 
 /// Weights that are computed for one row of the table of moved owners.
-const MAX_WEIGHTS: u32 = 5_000_000;
+const MAX_WEIGHTS: u32 = 10_000_000;
 
 /// Prints all tables.
 ///
@@ -30,7 +30,7 @@ const MAX_WEIGHTS: u32 = 5_000_000;
 pub fn print_all(options: &Options) -> Result<(), String> {
     let times = options.times()?;
     println!(
-        "A model, not a measurement; computed on {}. {} messages per row, {} of them to groups, seed {}.\n",
+        "A model, not a measurement; computed on {}. At least {} messages per row, {} of them to groups, seed {}.\n",
         machine(),
         thousands(options.messages),
         percent(options.groups),
@@ -57,7 +57,7 @@ fn service_times(options: &Options) -> Result<String, String> {
         "8 producers, measured",
         "local messages/s with full commits",
     ];
-    let mut text = head("one hub, as measured", &columns.map(str::to_owned));
+    let mut text = head("couriers of one hub, as measured", &columns.map(str::to_owned));
     for rates in MEASURED {
         let times = ServiceTimes::from_rates(&rates)?;
         let predicted = closed_loop_rate(&times, 8, &mut Random::new(options.seed as u64));
@@ -71,7 +71,7 @@ fn service_times(options: &Options) -> Result<String, String> {
             thousands(rates.dispatch_8),
             thousands(local),
         ];
-        text += &line(&format!("{} couriers", rates.couriers), &figures);
+        text += &line(&rates.couriers.to_string(), &figures);
     }
     Ok(text)
 }
@@ -104,35 +104,34 @@ fn internet(options: &Options, times: ServiceTimes) -> String {
     text
 }
 
-const RESULT_COLUMNS: [&str; 8] = [
+const RESULT_COLUMNS: [&str; 9] = [
     "messages/s",
     "inboxes per message",
     "in another hub",
     "load",
     "writer busy",
+    "mean, ms",
     "p50, ms",
     "p99, ms",
     "p99.9, ms",
 ];
 
-fn result_figures(result: &SimulationResult, rate: f64) -> [String; 8] {
-    let latency = |share: f64| {
-        // The latencies of an overloaded hub grow for as long as the overload lasts.
-        if result.mean_load >= 1.0 {
-            "overloaded".to_owned()
-        } else {
-            format!("{:.1}", result.latencies.quantile_ms(share))
-        }
-    };
+fn result_figures(result: &SimulationResult, rate: f64) -> [String; 9] {
+    // The latencies of an overloaded hub grow for as long as the overload lasts.
+    let is_overloaded = result.mean_load >= 1.0;
+    let latency =
+        |ms: f64| if is_overloaded { "overloaded".to_owned() } else { format!("{ms:.1}") };
+    let quantile = |share: f64| latency(result.latencies.quantile_ms(share));
     [
         thousands(rate),
         format!("{:.1}", result.fan_out),
         percent(result.crossing),
         format!("{:.2}", result.mean_load),
         percent(result.busy),
-        latency(0.5),
-        latency(0.99),
-        latency(0.999),
+        latency(result.latencies.mean_ms()),
+        quantile(0.5),
+        quantile(0.99),
+        quantile(0.999),
     ]
 }
 
