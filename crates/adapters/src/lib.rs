@@ -34,6 +34,7 @@ pub mod egress;
 pub mod email;
 pub mod lark;
 pub mod markdown;
+mod missed_history;
 mod names;
 mod naming_sink;
 pub mod net;

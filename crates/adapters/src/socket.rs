@@ -1,4 +1,4 @@
-//! One WebSocket loop for all providers that push messages through a connection of ours.
+//! One WebSocket loop for all providers that push messages through a connection.
 //!
 //! A provider implements [`SocketProtocol`]: where to connect, and what a frame means. [`run`]
 //! does the rest: a fresh endpoint for every connection, pings with a deadline, a deadline for

@@ -81,6 +81,16 @@ pub enum SecretSource {
     Command(Vec<String>),
 }
 
+impl SecretSource {
+    /// Tells whether there is a secret. An empty value is none; a command may print one.
+    pub fn is_given(&self) -> bool {
+        match self {
+            Self::Value(secret) => !secret.expose().is_empty(),
+            Self::Command(_) => true,
+        }
+    }
+}
+
 /// Access to what a config file refers to.
 pub trait ConfigEnvironment {
     /// Returns the environment variable `name`, or `None` when it is not set.

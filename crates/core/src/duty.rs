@@ -18,10 +18,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
-
 use crate::courier::{CourierId, CourierRun};
 use crate::did::TunnelId;
+use crate::rendezvous;
 use crate::time::Timestamp;
 
 /// How long a duty is held without a renewal. A courier that was not seen for this time is dead.
@@ -192,15 +191,10 @@ pub fn candidacy(
     if !able.contains(&me) {
         return Candidacy::None;
     }
-    match able.into_iter().max_by_key(|id| weight(name, *id)) {
-        Some(first) if first == me => Candidacy::First,
+    match rendezvous::choose(&name.to_string(), able.iter().map(CourierId::as_bytes)) {
+        Some(first) if first == me.as_bytes() => Candidacy::First,
         _ => Candidacy::Later,
     }
-}
-
-/// The rendezvous weight of a courier for a duty.
-fn weight(name: &DutyName, id: CourierId) -> [u8; 32] {
-    Sha256::new().chain_update(id.as_bytes()).chain_update(name.to_string()).finalize().into()
 }
 
 /// Plans what the run `me`, which is one of `couriers`, does about its duties: those that it can

@@ -20,6 +20,7 @@
 //! * [`courier`]: ids of couriers that share a store, and the holders of their leases.
 //! * [`duty`]: work that one of these couriers does; the duty state machine.
 //! * [`clock_skew`]: differences between the clocks of machines that share a store.
+//! * [`rendezvous`]: which of several nodes has a key.
 //! * [`record`]: MsgRecord and boxes; the read state machine.
 //! * [`delivery`]: Delivery; the send state machine.
 //! * [`claim`]: Claim and the location of a Mail's file; the claim state machine.
@@ -79,6 +80,7 @@ pub mod page_login;
 pub mod rate_limit;
 pub mod receipt;
 pub mod record;
+pub mod rendezvous;
 pub mod retention;
 pub mod retry;
 pub mod routing;

@@ -208,7 +208,7 @@ fn log_name(id: &MailId, attempt: u32) -> String {
     format!("{id}.{attempt}.log")
 }
 
-/// Whether a file of this name is a log of ours.
+/// Whether a file of this name is a log of a command.
 fn is_log_name(name: &str) -> bool {
     let parts = name.strip_suffix(".log").and_then(|stem| stem.rsplit_once('.'));
     let parsed =

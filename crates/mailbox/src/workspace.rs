@@ -366,7 +366,7 @@ mod tests {
             ("mailbox: {courier: 1}", "it has `name`, `filters`"),
             ("mailbox: {name: 7}", "put it in quotes"),
             ("mailbox: {name: ''}", "empty"),
-            ("mailbox: {filters: {type: from}}", "want a list"),
+            ("mailbox: {filters: {type: from}}", "expected a list"),
             ("mailbox: {filters: [{type: form, value: a}]}", "did you mean `from`?"),
             ("[]", "must have keys"),
             ("mailbox: {", "YAML"),

@@ -111,7 +111,7 @@ pub fn check(mail: &[u8]) -> Result<(), InvalidMime> {
         at = line.end;
     }
     if at == 0 {
-        return Err(bad(1, "the mail has no header; want `Name: value` lines before the text"));
+        return Err(bad(1, "the mail has no header; expected `Name: value` lines before the text"));
     }
     match memchr(0, mail) {
         None => Ok(()),
@@ -140,7 +140,7 @@ fn check_line(text: &[u8], number: usize) -> Result<(), InvalidMime> {
         }
         LineKind::Blank | LineKind::Other => Err(bad(
             number,
-            "not a header line; want `Name: value`, and a blank line before the text",
+            "not a header line; expected `Name: value`, and a blank line before the text",
         )),
     }
 }

@@ -10,7 +10,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use crate::random::random_below;
 
-/// What the task of a socket is told to do.
+/// A command for the task of a socket.
 #[derive(Debug)]
 pub enum SocketCommand {
     Frame(Message),

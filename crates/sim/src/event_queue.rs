@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Something that happened in a chat and that one app is told.
+/// Something that happened in a chat and that is sent to one app.
 #[derive(Clone, Debug)]
 pub struct SimEvent {
     pub number: u64,

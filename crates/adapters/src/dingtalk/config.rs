@@ -180,7 +180,7 @@ impl DingTalkConfig {
             }
             return Ok(());
         };
-        if matches!(&app.secret, SecretSource::Value(secret) if secret.expose().is_empty()) {
+        if !app.secret.is_given() {
             let why = "is missing; set it, `app_secret_file` or `app_secret_command`";
             return Err(section.invalid_key("app_secret", why));
         }
@@ -221,9 +221,8 @@ fn read_app(section: &ConfigSection<'_>) -> Result<Option<DingTalkApp>, InvalidC
 }
 
 fn read_robot(section: &ConfigSection<'_>) -> Result<Option<CustomRobot>, InvalidConfig> {
-    let is_given = |source: &SecretSource| !matches!(source, SecretSource::Value(secret) if secret.expose().is_empty());
-    let token = section.secret_source("robot_token")?.filter(is_given);
-    let secret = section.secret_source("robot_secret")?.filter(is_given);
+    let token = section.secret_source("robot_token")?.filter(SecretSource::is_given);
+    let secret = section.secret_source("robot_secret")?.filter(SecretSource::is_given);
     if secret.is_some() && token.is_none() {
         let why = "needs the robot that it belongs to; set `robot_token`";
         return Err(section.invalid_key("robot_secret", why));

@@ -13,15 +13,15 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 /// Why no request may be sent to an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTarget {
-    #[error("not a URL ({0}); want one like https://example.com/hook")]
+    #[error("not a URL ({0}); expected one such as https://example.com/hook")]
     NotAUrl(String),
-    #[error("want https://, not {0}://")]
+    #[error("expected https://, not {0}://")]
     Scheme(String),
     #[error("leave out what stands before the @: names and passwords in a URL end up in logs")]
     Credentials,
     /// The request would not be encrypted.
     #[error(
-        "want https://; http:// is for hosts of your own network, and then set allow_private: true"
+        "expected https://; http:// is for hosts of your own network, and then set allow_private: true"
     )]
     InTheClear,
     #[error(
@@ -30,7 +30,7 @@ pub enum InvalidTarget {
     )]
     Private(String),
     /// The request would leave the private network without encryption.
-    #[error("{0} is an address of the public network; want https:// for it")]
+    #[error("{0} is an address of the public network; expected https:// for it")]
     Public(String),
 }
 
@@ -350,8 +350,8 @@ mod tests {
             ("http://127.0.0.1:9000/", "allow_private: true", "fine"),
             ("http://192.168.1.5/", "allow_private: true", "fine"),
             ("http://ci.internal/", "allow_private: true", "fine"),
-            ("http://8.8.8.8/", "allow_private: true", "want https:// for it"),
-            ("http://[2606:4700::1]/", "allow_private: true", "want https:// for it"),
+            ("http://8.8.8.8/", "allow_private: true", "expected https:// for it"),
+            ("http://[2606:4700::1]/", "allow_private: true", "expected https:// for it"),
             ("file:///etc/passwd", "not file://", "not file://"),
             ("gopher://127.0.0.1/", "not gopher://", "not gopher://"),
             ("ftp://example.com/", "not ftp://", "not ftp://"),

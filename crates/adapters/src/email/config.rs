@@ -206,12 +206,7 @@ impl ProviderConfig for EmailConfig {
 impl EmailConfig {
     /// Checks that the account can run with this config.
     fn check(&self, section: &ConfigSection<'_>) -> Result<(), InvalidConfig> {
-        let given = match &self.password {
-            Some(SecretSource::Value(secret)) => !secret.expose().is_empty(),
-            Some(SecretSource::Command(_)) => true,
-            None => false,
-        };
-        if !given {
+        if !self.password.as_ref().is_some_and(SecretSource::is_given) {
             let why = "is missing; set it, `password_file` or `password_command`";
             return Err(section.invalid_key("password", why));
         }

@@ -1,6 +1,6 @@
 //! Reads delivery status notifications (RFC 3464): what became of a mail that was sent.
 //!
-//! A report proves nothing by itself, because anyone can send one. The courier believes it
+//! A report proves nothing by itself, because anyone can send one. The courier accepts it
 //! only when [`DeliveryReport::envelope_id`] is the secret token of the delivery. Bounces in
 //! other formats are ordinary mails.
 

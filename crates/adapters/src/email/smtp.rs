@@ -40,7 +40,7 @@ const MAX_IDLE: usize = 2;
 /// How many mails go through one connection. Servers have such limits of their own.
 const MAX_MAILS_PER_CONNECTION: u32 = 100;
 
-/// How long the idle connections are closed politely when the account is stopped.
+/// How long QUIT on the idle connections may take when the account is stopped.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long one attempt may take: all steps before the final dot, the wait after it, and what is

@@ -35,7 +35,7 @@ const LARK_HOSTS: [&str; 6] = [
 /// How long before it expires a token is renewed.
 const RENEW_BEFORE: Duration = Duration::from_secs(600);
 
-/// The validity of a token whose answer does not state one, and the longest that is believed.
+/// The validity of a token whose answer does not state one, and the longest that is accepted.
 const DEFAULT_TOKEN_S: u64 = 7200;
 
 /// Most bytes of an answer that are read. A page of a history has 50 messages of up to 150 KB.

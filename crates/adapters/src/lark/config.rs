@@ -206,7 +206,7 @@ impl LarkConfig {
             }
             return Ok(());
         };
-        if matches!(&app.secret, SecretSource::Value(secret) if secret.expose().is_empty()) {
+        if !app.secret.is_given() {
             let why = "is missing; set it, `app_secret_file` or `app_secret_command`";
             return Err(section.invalid_key("app_secret", why));
         }
@@ -243,9 +243,8 @@ fn read_app(section: &ConfigSection<'_>) -> Result<Option<LarkApp>, InvalidConfi
 }
 
 fn read_robot(section: &ConfigSection<'_>) -> Result<Option<LarkRobot>, InvalidConfig> {
-    let is_given = |source: &SecretSource| !matches!(source, SecretSource::Value(secret) if secret.expose().is_empty());
-    let url = section.secret_source("robot_url")?.filter(is_given);
-    let secret = section.secret_source("robot_secret")?.filter(is_given);
+    let url = section.secret_source("robot_url")?.filter(SecretSource::is_given);
+    let secret = section.secret_source("robot_secret")?.filter(SecretSource::is_given);
     if secret.is_some() && url.is_none() {
         let why = "needs the robot that it belongs to; set `robot_url`";
         return Err(section.invalid_key("robot_secret", why));

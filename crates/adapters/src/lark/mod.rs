@@ -23,6 +23,7 @@ use monoco_core::retry::Failure;
 use tokio_util::sync::CancellationToken;
 
 use crate::egress::Egress;
+use crate::missed_history::HistoryCatchUp;
 use crate::naming_sink::{EventNamer as _, NamingSink};
 use crate::registry::ProviderConfig as _;
 use crate::socket::{self, SocketConnector};
@@ -62,7 +63,7 @@ use callback::{CallbackKeys, VerifiedCallback};
 use client::LarkClient;
 use config::{LarkConfig, LarkMode};
 use deliver::LarkSender;
-use history::LarkCatchUp;
+use history::LarkHistory;
 use protocol::LarkSocket;
 use tenant::LarkTenant;
 
@@ -85,7 +86,7 @@ pub struct LarkAdapter {
     /// Verifies HTTP events; `None` when the tunnel receives none.
     callback: Option<CallbackKeys>,
     tenant: LarkTenant,
-    catch_up: LarkCatchUp,
+    catch_up: HistoryCatchUp,
     sender: LarkSender,
 }
 
@@ -100,7 +101,7 @@ impl LarkAdapter {
         });
         let client = LarkClient::new(egress, config.base_url.clone(), config.app.clone());
         let tenant = LarkTenant::new(client);
-        let catch_up = LarkCatchUp::new(config.catch_up);
+        let catch_up = HistoryCatchUp::new(config.catch_up);
         let sender = LarkSender::new(config.robot.clone());
         Self { id, config, callback, tenant, catch_up, sender }
     }
@@ -187,7 +188,11 @@ impl Adapter for LarkAdapter {
                 socket::run(&socket, &SocketConnector::default(), &sink, &stop).await
             }
             LarkMode::Webhook => {
-                let read = |gap| self.catch_up.run(&self.tenant, &sink, gap).boxed();
+                let read = |gap| {
+                    let mut history = LarkHistory::new(&self.tenant, &sink);
+                    let sink = &sink;
+                    async move { self.catch_up.run(&mut history, sink, gap).await }.boxed()
+                };
                 push_mode::listen(&stop, read).await;
                 Ok(())
             }

@@ -19,10 +19,11 @@ use super::client::ConnectionSettings;
 use super::failure::LarkFault;
 use super::fragments::FragmentBuffer;
 use super::frame::{CONTROL, DATA, LarkSocketFrame};
-use super::history::LarkCatchUp;
+use super::history::LarkHistory;
 use super::notices;
 use super::tenant::LarkTenant;
 use crate::InboundSink;
+use crate::missed_history::HistoryCatchUp;
 use crate::socket::{
     ConnectError, ConnectRetry, ConnectionGap, FrameAction, SocketEndpoint, SocketFrame,
     SocketMessage, SocketProtocol, SocketTiming,
@@ -46,7 +47,7 @@ const TOO_MANY_CONNECTIONS: &str = "1000040350";
 /// The long connection of one tunnel.
 pub(super) struct LarkSocket<'a> {
     tenant: &'a LarkTenant,
-    catch_up: &'a LarkCatchUp,
+    catch_up: &'a HistoryCatchUp,
     fragments: Mutex<FragmentBuffer>,
     /// The number that pings carry. It is the same for all connections of an app.
     service_id: AtomicI32,
@@ -97,12 +98,12 @@ impl SocketProtocol for LarkSocket<'_> {
     }
 
     async fn catch_up(&self, sink: &dyn InboundSink, gap: ConnectionGap) -> Result<(), Failure> {
-        self.catch_up.run(self.tenant, sink, gap).await
+        self.catch_up.run(&mut LarkHistory::new(self.tenant, sink), sink, gap).await
     }
 }
 
 impl<'a> LarkSocket<'a> {
-    pub fn new(tenant: &'a LarkTenant, catch_up: &'a LarkCatchUp) -> Self {
+    pub fn new(tenant: &'a LarkTenant, catch_up: &'a HistoryCatchUp) -> Self {
         Self {
             tenant,
             catch_up,

@@ -8,9 +8,10 @@ use http::StatusCode;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::history::SlackCatchUp;
+use super::history::SlackHistory;
 use super::wire::text;
 use super::workspace::{EventSource, SlackWorkspace};
+use crate::missed_history::HistoryCatchUp;
 use crate::naming_sink::NamingSink;
 use crate::{WebhookAnswer, WebhookContent, WebhookError, WebhookRequest, push_mode};
 
@@ -74,14 +75,14 @@ fn decode(text: &[u8]) -> String {
 /// received meanwhile.
 pub(super) async fn listen(
     workspace: &SlackWorkspace,
-    catch_up: &SlackCatchUp,
+    catch_up: &HistoryCatchUp,
     sink: &NamingSink<'_>,
     stop: &CancellationToken,
 ) {
     let read = |gap| {
         let missed = async move {
             workspace.own_account().await.map_err(|error| error.failure)?;
-            catch_up.run(workspace, sink, gap).await
+            catch_up.run(&mut SlackHistory::new(workspace, sink), sink, gap).await
         };
         missed.boxed()
     };

@@ -1,31 +1,23 @@
 //! Reads the history after a gap: the messages of each chat, and the replies in its threads.
-//!
-//! The start is the last stored message of each chat before the gap, at most `catch_up` ago.
-//! Messages that are already stored are recognised by their ids, so reading too much is
-//! harmless. A catch-up that is not finished is noted in the store: if the courier ends in the
-//! middle, the next catch-up starts at the same point, although newer messages were stored since.
+//! [`crate::missed_history`] decides where it starts.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use monoco_core::inbound::{
     ChatPosition, ChatSession, ChatSessionKind, InboundEvent, TunnelNotice,
 };
 use monoco_core::retry::Failure;
 use monoco_core::time::Timestamp;
 use serde_json::Value;
-use tokio::time::sleep;
 
 use super::client::{ApiErrorKind, SlackApiError};
 use super::inbound::{EventChat, EventReader, OwnAccount};
-use super::wire::{ApiReply, is_ts, list, split_message_id, text, time_of_ts, ts_at};
+use super::wire::{ApiReply, list, split_message_id, text, time_of_ts, ts_at};
 use super::workspace::SlackWorkspace;
-use crate::socket::ConnectionGap;
-use crate::{InboundError, InboundPage, InboundSink};
-
-/// The stream whose cursor notes where an unfinished catch-up starts.
-const STREAM: &str = "catch_up";
+use crate::InboundSink;
+use crate::missed_history::{ChatHistory, GapPlan, MissedChat, RequestPace, gap_notice, receive};
 
 /// Messages per page; Slack recommends at most 200.
 const PAGE: &str = "200";
@@ -42,153 +34,28 @@ const MAX_THREADS: usize = 200;
 /// Most pages of the list of chats.
 const MAX_CHAT_PAGES: usize = 10;
 
-/// Requests that are made without a pause, and the pause between further ones: the methods allow
-/// about 50 requests per minute.
-const BURST: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(1200);
+/// The methods allow about 50 requests per minute.
+const PACE: RequestPace = RequestPace::new(20, Duration::from_millis(1200), Duration::from_secs(5));
 
-/// How often one request is repeated when Slack asks to wait.
-const MAX_WAITS: u32 = 10;
-
-/// Longest wait that Slack can ask for.
-const MAX_WAIT: Duration = Duration::from_secs(120);
-
-/// How much earlier than the gap the catch-up starts, because clocks differ and events overtake
-/// each other.
-const MARGIN: Duration = Duration::from_secs(300);
-
-/// Reads what was missed.
-#[derive(Debug)]
-pub(super) struct SlackCatchUp {
-    /// How far back; `None`: never.
-    limit: Option<Duration>,
-    /// The positions when the tunnel started, before anything was received.
-    start: Mutex<Option<Vec<ChatPosition>>>,
-}
-
-/// One chat to read.
-#[derive(Clone, Debug)]
-struct ChatToRead {
-    session: ChatSession,
-    /// Messages after this timestamp are stored.
-    since: String,
-}
-
-impl SlackCatchUp {
-    pub fn new(limit: Option<Duration>) -> Self {
-        Self { limit, start: Mutex::default() }
-    }
-
-    /// Remembers the positions before the first connection.
-    pub fn set_start(&self, positions: Vec<ChatPosition>) {
-        *self.start.lock().unwrap_or_else(PoisonError::into_inner) = Some(positions);
-    }
-
-    fn start(&self) -> Option<Vec<ChatPosition>> {
-        self.start.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Forgets the positions of the start, when everything since them is stored.
-    fn clear_start(&self) {
-        *self.start.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-
-    /// Reads the history of all chats since the gap. Repeating it is harmless.
-    pub async fn run(
-        &self,
-        workspace: &SlackWorkspace,
-        sink: &dyn InboundSink,
-        gap: ConnectionGap,
-    ) -> Result<(), Failure> {
-        let Some(limit) = self.limit else { return Ok(()) };
-        let unfinished = sink.cursor(STREAM).await.map_err(not_stored)?.filter(|ts| is_ts(ts));
-        let positions = match self.start() {
-            Some(positions) => positions,
-            None => sink.last_received().await.map_err(not_stored)?,
-        };
-        if positions.is_empty() && unfinished.is_none() && gap.since.is_none() {
-            // A new tunnel starts with the messages from its first connection on.
-            self.clear_start();
-            return Ok(());
-        }
-        let plan = CatchUpPlan::new(&positions, unfinished, gap, limit);
-        store_cursor(sink, &plan.since).await?;
-        let mut reader = HistoryReader { workspace, sink, requests: 0 };
-        let chats = reader.chats(&positions, &plan).await?;
-        for chat in chats {
-            reader.read_chat(&chat, &plan).await?;
-        }
-        store_cursor(sink, "").await?;
-        self.clear_start();
-        Ok(())
-    }
-}
-
-/// Where a catch-up starts.
-#[derive(Debug, PartialEq, Eq)]
-struct CatchUpPlan {
-    /// The earliest timestamp that can be read.
-    oldest: String,
-    /// The timestamp after which messages may be missing.
-    since: String,
-}
-
-impl CatchUpPlan {
-    fn new(
-        positions: &[ChatPosition],
-        unfinished: Option<String>,
-        gap: ConnectionGap,
-        limit: Duration,
-    ) -> Self {
-        let back = |time: Timestamp, by: Duration| {
-            let ms = i64::try_from(by.as_millis()).unwrap_or(i64::MAX);
-            Timestamp::from_ms(time.ms().saturating_sub(ms))
-        };
-        let oldest = ts_at(back(gap.until, limit));
-        let newest = positions.iter().filter_map(position_ts).max_by(|a, b| compare_ts(a, b));
-        let newest = newest.and_then(time_of_ts).map(|time| ts_at(back(time, MARGIN)));
-        let gap_start = gap.since.map(|since| ts_at(back(since, MARGIN)));
-        let starts = [unfinished, newest, gap_start].into_iter().flatten();
-        let since = starts.min_by(|a, b| compare_ts(a, b)).unwrap_or_else(|| oldest.clone());
-        let since = if compare_ts(&since, &oldest).is_lt() { oldest.clone() } else { since };
-        Self { oldest, since }
-    }
-
-    /// Returns the start for a chat: its last message, if that is older than the gap.
-    fn chat_start(&self, position: Option<&str>) -> String {
-        let position = position.filter(|ts| compare_ts(ts, &self.since).is_lt());
-        let start = position.unwrap_or(&self.since);
-        if compare_ts(start, &self.oldest).is_lt() { self.oldest.clone() } else { start.to_owned() }
-    }
-}
-
-struct HistoryReader<'a> {
+/// The history of the chats of one workspace.
+pub(super) struct SlackHistory<'a> {
     workspace: &'a SlackWorkspace,
     sink: &'a dyn InboundSink,
-    requests: u32,
+    pace: RequestPace,
 }
 
-impl HistoryReader<'_> {
-    /// Returns the chats to read: those with stored messages, and those that the bot is in.
-    async fn chats(
-        &mut self,
-        positions: &[ChatPosition],
-        plan: &CatchUpPlan,
-    ) -> Result<Vec<ChatToRead>, Failure> {
-        let mut chats = BTreeMap::new();
-        for position in positions {
-            let since = plan.chat_start(position_ts(position));
-            let session = position.session.clone();
-            chats.insert(session.id.clone(), ChatToRead { session, since });
-        }
-        for session in self.member_chats().await? {
-            let since = plan.chat_start(None);
-            chats.entry(session.id.clone()).or_insert(ChatToRead { session, since });
-        }
-        Ok(chats.into_values().collect())
+impl<'a> SlackHistory<'a> {
+    pub fn new(workspace: &'a SlackWorkspace, sink: &'a dyn InboundSink) -> Self {
+        Self { workspace, sink, pace: PACE }
+    }
+}
+
+#[async_trait]
+impl ChatHistory for SlackHistory<'_> {
+    fn position_time(&self, position: &ChatPosition) -> Option<Timestamp> {
+        split_message_id(&position.message_id).and_then(|(_, ts)| time_of_ts(ts))
     }
 
-    /// Lists the chats that the bot is in. Without the scope there are none.
     async fn member_chats(&mut self) -> Result<Vec<ChatSession>, Failure> {
         let mut method = "users.conversations";
         let mut found = Vec::new();
@@ -234,40 +101,41 @@ impl HistoryReader<'_> {
     }
 
     /// Reads one chat and the threads in which something was written since.
-    async fn read_chat(&mut self, chat: &ChatToRead, plan: &CatchUpPlan) -> Result<(), Failure> {
+    async fn read_chat(&mut self, chat: &MissedChat, plan: &GapPlan) -> Result<(), Failure> {
         let id = chat.session.id.as_str();
         // Replies belong to messages that can be older than the gap.
-        let fields = [("channel", id), ("oldest", plan.oldest.as_str()), ("inclusive", "true")];
+        let oldest = ts_at(plan.oldest);
+        let fields = [("channel", id), ("oldest", oldest.as_str()), ("inclusive", "true")];
         let Some((messages, is_complete)) =
-            self.pages("conversations.history", &fields, Some(&chat.since)).await?
+            self.pages("conversations.history", &fields, Some(chat.since)).await?
         else {
             return Ok(());
         };
         if !is_complete {
             self.report_rest(chat, UnreadRest::Messages).await?;
         }
-        let is_new = |message: &Value| {
-            text(message, "ts").is_some_and(|ts| compare_ts(ts, &chat.since).is_gt())
+        let is_since = |message: &Value, key: &str| {
+            text(message, key).and_then(time_of_ts).is_some_and(|at| at >= chat.since)
         };
-        let new: Vec<_> = messages.iter().rev().filter(|message| is_new(message)).collect();
+        let new: Vec<_> = messages.iter().rev().filter(|it| is_since(it, "ts")).collect();
         self.store(&chat.session, &new).await?;
-        let has_replies = |message: &&Value| {
-            text(message, "latest_reply").is_some_and(|ts| compare_ts(ts, &chat.since).is_gt())
-        };
+        let has_replies = |message: &&Value| is_since(message, "latest_reply");
         let threads: Vec<_> =
             messages.iter().filter(has_replies).filter_map(|message| text(message, "ts")).collect();
         self.read_threads(chat, &threads).await
     }
+}
 
+impl SlackHistory<'_> {
     /// Reads the replies in threads, the newest threads first.
-    async fn read_threads(&mut self, chat: &ChatToRead, threads: &[&str]) -> Result<(), Failure> {
+    async fn read_threads(&mut self, chat: &MissedChat, threads: &[&str]) -> Result<(), Failure> {
         if threads.len() > MAX_THREADS {
             let left = threads.len() - MAX_THREADS;
             self.report_rest(chat, UnreadRest::Threads(left)).await?;
         }
-        let id = chat.session.id.as_str();
+        let (id, oldest) = (chat.session.id.as_str(), ts_at(chat.since));
         for thread in threads.iter().copied().take(MAX_THREADS) {
-            let fields = [("channel", id), ("ts", thread), ("oldest", chat.since.as_str())];
+            let fields = [("channel", id), ("ts", thread), ("oldest", oldest.as_str())];
             let Some((replies, is_complete)) =
                 self.pages("conversations.replies", &fields, None).await?
             else {
@@ -290,7 +158,7 @@ impl HistoryReader<'_> {
         &mut self,
         method: &str,
         fields: &[(&str, &str)],
-        needed: Option<&str>,
+        needed: Option<Timestamp>,
     ) -> Result<Option<(Vec<Value>, bool)>, Failure> {
         let mut found: Vec<Value> = Vec::new();
         let mut cursor = String::new();
@@ -315,9 +183,8 @@ impl HistoryReader<'_> {
                 None => return Ok(Some((found, true))),
             }
         }
-        let last = found.last().and_then(|message| text(message, "ts"));
-        let is_complete =
-            needed.zip(last).is_some_and(|(needed, last)| compare_ts(last, needed).is_le());
+        let last = found.last().and_then(|message| text(message, "ts")).and_then(time_of_ts);
+        let is_complete = needed.zip(last).is_some_and(|(needed, last)| last < needed);
         Ok(Some((found, is_complete)))
     }
 
@@ -329,17 +196,10 @@ impl HistoryReader<'_> {
     ) -> Result<ApiReply, SlackApiError> {
         let mut waits = 0;
         loop {
-            self.requests += 1;
-            if self.requests > BURST {
-                sleep(PAUSE).await;
-            }
+            self.pace.before_request().await;
             match self.workspace.client.read(method, fields).await {
                 Err(SlackApiError { kind: ApiErrorKind::Throttled { retry_after }, .. })
-                    if waits < MAX_WAITS =>
-                {
-                    waits += 1;
-                    sleep(retry_after.unwrap_or(Duration::from_secs(5)).min(MAX_WAIT)).await;
-                }
+                    if self.pace.wait(&mut waits, retry_after).await => {}
                 result => return result,
             }
         }
@@ -351,7 +211,7 @@ impl HistoryReader<'_> {
         let (_, missing) = self.convert(&own, session, messages);
         self.workspace.names.look_up(&self.workspace.client, missing).await;
         let (events, _) = self.convert(&own, session, messages);
-        self.receive(events).await
+        receive(self.sink, events).await
     }
 
     /// Returns the events, and the ids without a name.
@@ -374,24 +234,13 @@ impl HistoryReader<'_> {
         (events, missing)
     }
 
-    async fn receive(&mut self, events: Vec<InboundEvent>) -> Result<(), Failure> {
-        for result in self.sink.receive_events(events).await {
-            match result {
-                // Reading a message again that exceeds a limit does not help.
-                Ok(_) | Err(InboundError::Unusable(_)) => {}
-                Err(error) => return Err(not_stored(error)),
-            }
-        }
-        Ok(())
-    }
-
     /// Reports that a chat has more messages than are read.
     async fn report_rest(
         &mut self,
-        chat: &ChatToRead,
+        chat: &MissedChat,
         rest: UnreadRest<'_>,
     ) -> Result<(), Failure> {
-        self.receive(vec![InboundEvent::Notice(rest_notice(chat, rest))]).await
+        receive(self.sink, vec![InboundEvent::Notice(rest_notice(chat, rest))]).await
     }
 }
 
@@ -422,67 +271,33 @@ enum UnreadRest<'a> {
     Replies(&'a str),
 }
 
-/// Returns the notice of what is left out. It is the same when the catch-up is repeated.
-fn rest_notice(chat: &ChatToRead, rest: UnreadRest<'_>) -> TunnelNotice {
-    let since = time_of_ts(&chat.since).unwrap_or_default().rfc3339();
-    let (suffix, detail) = match rest {
+/// Returns the notice of what is left out.
+fn rest_notice(chat: &MissedChat, rest: UnreadRest<'_>) -> TunnelNotice {
+    let since = chat.since.rfc3339();
+    let (rest, detail) = match rest {
         UnreadRest::Messages => (
-            String::new(),
+            "messages",
             format!(
                 "more than {MAX_MESSAGES} messages were missed; older ones since {since} are not \
                  read"
             ),
         ),
         UnreadRest::Threads(count) => (
-            ":threads".to_owned(),
+            "threads",
             format!(
                 "more than {MAX_THREADS} threads have replies since {since}; those in {count} \
                  older threads are not read"
             ),
         ),
         UnreadRest::Replies(thread) => (
-            format!(":{thread}"),
+            thread,
             format!(
                 "a thread has more than {MAX_MESSAGES} replies since {since}; newer ones are not \
                  read"
             ),
         ),
     };
-    TunnelNotice {
-        id: format!("gap:{}:{}{suffix}", chat.session.id, chat.since),
-        kind: "gap".to_owned(),
-        session: Some(chat.session.clone()),
-        by: None,
-        detail,
-        at: None,
-    }
-}
-
-fn position_ts(position: &ChatPosition) -> Option<&str> {
-    split_message_id(&position.message_id).map(|(_, ts)| ts)
-}
-
-/// Compares two timestamps by their digits.
-fn compare_ts(a: &str, b: &str) -> std::cmp::Ordering {
-    let key = |ts: &str| {
-        let (seconds, fraction) = ts.split_once('.').unwrap_or((ts, ""));
-        (seconds.parse::<u64>().unwrap_or(0), format!("{fraction:0<9}"))
-    };
-    key(a).cmp(&key(b))
-}
-
-async fn store_cursor(sink: &dyn InboundSink, cursor: &str) -> Result<(), Failure> {
-    let page = InboundPage {
-        stream: STREAM.to_owned(),
-        cursor: Some(cursor.to_owned()),
-        ..InboundPage::default()
-    };
-    sink.receive_page(page).await.map(drop).map_err(not_stored)
-}
-
-fn not_stored(error: InboundError) -> Failure {
-    let detail = format!("cannot store the history: {error}");
-    Failure::Temporary { detail, retry_after_ms: None, error_code: None }
+    gap_notice(chat, rest, detail)
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ use monoco_core::retry::Failure;
 use tokio_util::sync::CancellationToken;
 
 use crate::egress::{Egress, EgressRequest};
+use crate::missed_history::HistoryCatchUp;
 use crate::naming_sink::{EventNamer as _, NamingSink};
 use crate::registry::ProviderConfig;
 use crate::socket::{self, SocketConnector};
@@ -60,7 +61,6 @@ mod workspace;
 use client::SlackClient;
 use config::{SlackConfig, SlackMode};
 use files::SlackFileHandle;
-use history::SlackCatchUp;
 use outbound::SlackSender;
 use protocol::SlackSocket;
 use workspace::SlackWorkspace;
@@ -85,7 +85,7 @@ pub struct SlackAdapter {
     /// Verifies requests of the Events API; `None` in Socket Mode.
     signer: Option<Signer>,
     workspace: SlackWorkspace,
-    catch_up: SlackCatchUp,
+    catch_up: HistoryCatchUp,
     sender: SlackSender,
 }
 
@@ -109,7 +109,7 @@ impl SlackAdapter {
             max_silence: Duration::from_secs(config.max_silence_s),
             signer,
             workspace,
-            catch_up: SlackCatchUp::new(config.catch_up),
+            catch_up: HistoryCatchUp::new(config.catch_up),
             sender: SlackSender::default(),
         })
     }

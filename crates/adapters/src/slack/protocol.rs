@@ -13,10 +13,11 @@ use monoco_core::time::Timestamp;
 use serde_json::{Value, json};
 
 use super::client::{ApiArguments, ApiErrorKind, SlackApiError, SlackToken};
-use super::history::SlackCatchUp;
+use super::history::SlackHistory;
 use super::wire::text;
 use super::workspace::{EventSource, SlackWorkspace};
 use crate::InboundSink;
+use crate::missed_history::HistoryCatchUp;
 use crate::socket::{
     ConnectError, ConnectRetry, ConnectionGap, FrameAction, SocketEndpoint, SocketFrame,
     SocketMessage, SocketProtocol, SocketTiming,
@@ -25,7 +26,7 @@ use crate::socket::{
 /// Socket Mode of one tunnel.
 pub(super) struct SlackSocket<'a> {
     workspace: &'a SlackWorkspace,
-    catch_up: &'a SlackCatchUp,
+    catch_up: &'a HistoryCatchUp,
     max_silence: Duration,
     /// Whether Slack has asked for a new connection while the old one is open.
     replacing: AtomicBool,
@@ -73,14 +74,14 @@ impl SocketProtocol for SlackSocket<'_> {
     }
 
     async fn catch_up(&self, sink: &dyn InboundSink, gap: ConnectionGap) -> Result<(), Failure> {
-        self.catch_up.run(self.workspace, sink, gap).await
+        self.catch_up.run(&mut SlackHistory::new(self.workspace, sink), sink, gap).await
     }
 }
 
 impl<'a> SlackSocket<'a> {
     pub fn new(
         workspace: &'a SlackWorkspace,
-        catch_up: &'a SlackCatchUp,
+        catch_up: &'a HistoryCatchUp,
         max_silence: Duration,
     ) -> Self {
         Self { workspace, catch_up, max_silence, replacing: AtomicBool::new(false) }

@@ -19,7 +19,7 @@ const GOOD_CONNECTION: Duration = Duration::from_secs(60);
 pub(super) enum HealthAction {
     Nothing,
     Ping,
-    /// The connection does not work; closing it politely makes no sense.
+    /// The connection does not work; a close handshake makes no sense.
     Dead(DeadReason),
     /// The server answers, but sends nothing of its own for too long.
     Replace,

@@ -81,7 +81,7 @@ impl PollPlan {
     }
 
     /// Records a page, which has confirmed what was stored. Returns the delay before the next
-    /// request: a server that does not wait, or that repeats what was confirmed, is not hammered.
+    /// request: a server that does not wait, or that repeats what was confirmed, is asked after a pause.
     pub fn after_page(
         &mut self,
         ids: &[i64],
@@ -206,7 +206,7 @@ pub(super) async fn run(
             }
             Some(Err(error)) => {
                 let detail = error.failure.detail().to_owned();
-                tracing::warn!(tunnel = %adapter.id, error = detail, "cannot poll");
+                tracing::warn!(tunnel = %adapter.id, error = detail, "cannot get updates");
                 sink.report(ConnectionEvent::Lost(detail.clone()));
                 let delay = plan.after_error(&error, now, jitter());
                 match error.kind {

@@ -369,7 +369,7 @@ fn invalid_config_is_rejected_with_the_next_step() {
         (rejected(|s| s.map.title = Some(String::new())), "map.title: \"\""),
         (rejected(|s| s.template = Some("{{ a".to_owned())), "template: syntax error"),
         (rejected(|s| s.send_to = Some("ci".to_owned())), "send_to: not a URL"),
-        (rejected(|s| s.send_to = Some("http://ci/".to_owned())), "send_to: want https://"),
+        (rejected(|s| s.send_to = Some("http://ci/".to_owned())), "send_to: expected https://"),
         (rejected(|s| s.send_to = Some("https://10.0.0.1/".to_owned())), "allow_private: true"),
         (rejected(|s| s.send_to = Some("https://a:b@ci/".to_owned())), "before the @"),
     ] {

@@ -61,7 +61,7 @@ impl FilterSet {
     /// [`InvalidFilter`] for the first invalid filter.
     pub fn parse(value: &Value) -> Result<Self, InvalidFilter> {
         let mut count = 0;
-        let list = value.as_array().ok_or_else(|| bad("filters", "want a list of rules"))?;
+        let list = value.as_array().ok_or_else(|| bad("filters", "expected a list of rules"))?;
         let rules = rules(list, "filters", 1, &mut count)?;
         for (at, rule) in rules.iter().enumerate() {
             rule.check_for_workspace(&format!("filters[{at}]"))?;
@@ -248,7 +248,7 @@ impl<'a> Fields<'a> {
     fn of(value: &'a Value, place: &'a str) -> Result<Self, InvalidFilter> {
         let map = value
             .as_object()
-            .ok_or_else(|| bad(place, "want a rule, such as { type: from, value: ann }"))?;
+            .ok_or_else(|| bad(place, "expected a rule, such as { type: from, value: ann }"))?;
         let kind = map.get("type").and_then(Value::as_str);
         let kind = kind.ok_or_else(|| bad(place, "`type` is missing"))?;
         Ok(Self { kind, map, place })

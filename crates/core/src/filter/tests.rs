@@ -143,7 +143,7 @@ fn invalid_filter_is_rejected_with_a_suggestion() {
         ("{type: text_matches, pattern: '('}", "`pattern`"),
         ("{type: text_matches, pattern: '(a{1000}){1000}'}", "size limit"),
         ("{value: a}", "`type` is missing"),
-        ("from", "want a rule"),
+        ("from", "expected a rule"),
         ("{type: from", "YAML"),
         ("&a {type: from, value: a}", "YAML"),
         ("!ours {type: from, value: a}", "YAML"),

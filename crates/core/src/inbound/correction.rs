@@ -50,7 +50,7 @@ pub enum RecallAction {
     Ignore,
     /// The message is not stored when it arrives later.
     RejectLater,
-    /// The versions that no reader has yet are removed, and the readers of the others are told.
+    /// The versions that no reader has yet are removed, and the readers of the others are notified.
     Apply {
         /// One step for each version, in the order of the versions.
         steps: Vec<RecallStep>,

@@ -48,7 +48,7 @@ pub struct WorkerRequest<'a> {
 
 /// Why an answer is invalid. It counts as a failed attempt.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("bad answer: {0}")]
+#[error("invalid answer: {0}")]
 pub struct InvalidWorkerAnswer(pub String);
 
 impl InvalidWorkerAnswer {

@@ -24,7 +24,7 @@ pub(super) const DEADLETTER_DIR: &str = ".deadletter";
 /// Largest reason file that is read, in bytes.
 const MAX_REASON_BYTES: u64 = 1 << 20;
 
-/// Dead drafts by uid. The list in memory has the drafts of the last scan and those that died
+/// Dead drafts by uid. The list in memory has the drafts of the last scan and those that became dead
 /// since.
 #[derive(Debug)]
 pub struct DeadDrafts {

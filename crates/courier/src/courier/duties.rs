@@ -105,7 +105,7 @@ impl DutyLoop {
         let renewed = match self.store.renew_duties(run, tunnels, now).await {
             Ok(renewed) => renewed,
             Err(error @ StoreError::CourierReplaced(_)) => {
-                tracing::error!(%error, "this courier does no work any more");
+                tracing::error!(%error, "another courier uses this id; all work of this courier stops");
                 self.duties.set(DutyDeadlines::new());
                 self.apply().await;
                 return Err(error);

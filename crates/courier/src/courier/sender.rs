@@ -307,7 +307,7 @@ impl DeliverySender {
         let reported = reported.map(|reported| {
             let state = reported.sending.state.name();
             if matches!(state, SendState::Dead | SendState::Uncertain) {
-                tracing::warn!(delivery = %id, state = state.as_str(), "not delivered");
+                tracing::warn!(delivery = %id, state = state.as_str(), "message not delivered");
             }
         });
         self.ignore_lost_lease(delivery, reported)

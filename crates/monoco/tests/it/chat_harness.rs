@@ -1,15 +1,17 @@
 //! An emulated chat network beside a courier: says something in a chat, looks at what was kept and
-//! at what the bot sent.
+//! at what the bot sent. Faults that all networks have are at the end.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::common::{Courier, Ran, binary, cli, raw, wait_for};
+use crate::webhook_peer::configure;
 
 /// An emulator in a process of its own.
 pub struct ChatSim {
@@ -207,4 +209,120 @@ pub fn send_to(courier: &Courier, did: &str, text: &str) -> Value {
 /// Runs a command of the home of a courier.
 pub fn run(courier: &Courier, args: &[&str]) -> Ran {
     cli(courier.home(), args, "")
+}
+
+/// A number of an environment variable, for longer runs.
+pub fn knob(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// How often each of the texts `tok-N.` is in the given texts.
+pub fn count_tokens(texts: impl IntoIterator<Item = String>) -> BTreeMap<u64, usize> {
+    let mut found = BTreeMap::new();
+    for text in texts {
+        for piece in text.split("tok-").skip(1) {
+            let digits: String = piece.chars().take_while(char::is_ascii_digit).collect();
+            if piece[digits.len()..].starts_with('.') {
+                *found.entry(digits.parse().unwrap()).or_default() += 1;
+            }
+        }
+    }
+    found
+}
+
+/// Checks that each of the numbered texts is in exactly one Mail, once.
+#[track_caller]
+pub fn assert_each_once(courier: &Courier, names: &[&str], count: u64) {
+    let mails = kept_mails(courier);
+    let texts: Vec<_> = mails.keys().map(|mail| mail_text(courier, mail)).collect();
+    let all = texts.join("\n");
+    for name in names {
+        for number in 1..=count {
+            let text = format!("{name} {number}.");
+            assert_eq!(all.matches(&text).count(), 1, "{text}");
+        }
+    }
+}
+
+/// Says many messages while sockets are dropped and events are repeated, and checks that each is kept
+/// once. `MONOCO_CHAT_MESSAGES` sets the number of messages.
+#[track_caller]
+pub fn keep_messages_over_dropped_sockets(sim: &ChatSim, courier: &Courier) {
+    let count = knob("MONOCO_CHAT_MESSAGES", 2000);
+    // The network must not give an event up: a drop hits all frames that are in flight.
+    sim.control("settings", &json!({"max_attempts": 10_000, "max_in_flight": 100}));
+    sim.chaos(json!({"drop_socket": {"every": 200}, "duplicate": count}));
+    sim.control("say", &json!({"chat": "general", "text": "soak {n}.", "count": count}));
+    let deadline = Instant::now() + Duration::from_secs(60 + count / 20);
+    while kept_messages(courier) < count {
+        assert!(Instant::now() < deadline, "{}: {:#}", kept_messages(courier), sim.get("state"));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // What is left is known already.
+    sim.chaos(json!({"drop_socket": false}));
+    wait_for(|| match sim.get("state")["events_waiting"].as_u64() {
+        Some(0) => Ok(()),
+        other => Err(format!("{other:?} events are not acknowledged")),
+    });
+    assert_eq!(kept_messages(courier), count);
+    assert_each_once(courier, &["soak"], count);
+}
+
+/// Kills couriers with this config while messages arrive, and checks that each is kept once.
+/// `MONOCO_ROUNDS` sets the number of couriers.
+#[track_caller]
+pub fn keep_messages_over_killed_couriers(sim: &ChatSim, home: &Path, config: &str) {
+    let rounds = knob("MONOCO_ROUNDS", 4);
+    configure(home, config);
+    let per_round = 100;
+    for round in 0..rounds {
+        let mut courier = Courier::start_in(home);
+        sim.wait_for_connections(1);
+        let text = format!("round {round} number {{n}}.");
+        sim.control("say", &json!({"chat": "general", "text": text, "count": per_round}));
+        // Each round is killed at another point: before, between and after keep and answer.
+        let wanted = round * per_round + per_round * (round % 4) / 4;
+        wait_for(|| match kept_messages(&courier) {
+            found if found >= wanted => Ok(()),
+            found => Err(format!("{wanted}, found {found}")),
+        });
+        courier.kill();
+    }
+    let courier = Courier::start_in(home);
+    wait_for_kept(&courier, rounds * per_round);
+    for round in 0..rounds {
+        assert_each_once(&courier, &[&format!("round {round} number")], per_round);
+    }
+}
+
+/// Reloads a courier ten times, with a config that differs each time, and checks that one connection
+/// is left, which receives.
+#[track_caller]
+pub fn reload_ten_times(sim: &ChatSim, courier: &Courier, tunnel: &str, keys: &[String]) {
+    for round in 1..=10 {
+        let mut keys = keys.to_vec();
+        keys.push(format!("catch_up: {round}h"));
+        configure(courier.home(), &chat_config(tunnel, 50, &keys));
+        run(courier, &["courier", "reload"]).ok();
+        sim.wait_for_connections(1);
+    }
+    sim.say("general", "still here");
+    wait_for_kept(courier, 1);
+    sim.wait_for_connections(1);
+}
+
+/// A text that needs several messages.
+pub fn long_text(paragraphs: usize) -> String {
+    let paragraph = |number| format!("Paragraph {number} of a text that needs several parts.\n\n");
+    (1..=paragraphs).map(paragraph).collect()
+}
+
+/// Checks that each paragraph of [`long_text`] was sent once.
+#[track_caller]
+pub fn assert_all_paragraphs_once(sent: &[Value], paragraphs: usize) {
+    let texts = sent.iter().map(|sent| sent["text"].as_str().unwrap());
+    let all = texts.collect::<Vec<_>>().join("\n");
+    for number in 1..=paragraphs {
+        assert_eq!(all.matches(&format!("Paragraph {number} of")).count(), 1, "{number}");
+    }
 }

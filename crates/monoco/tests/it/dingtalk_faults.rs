@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::chat_harness::{ChatSim, only_mail, reply, send_to};
+use crate::chat_harness::{ChatSim, count_tokens, knob, only_mail, reply, send_to};
 use crate::common::{Courier, until, wait_for};
 use crate::dingtalk::{config, connected, emulator, mail_files};
 
@@ -16,19 +16,9 @@ fn send(courier: &Courier, chat: &str, text: &str) -> String {
     format!("/api/v1/records/{}", answer["deliveries"][0]["record_id"].as_str().unwrap())
 }
 
-/// How often each of `count` texts `tok-N.` is in the Mail files.
+/// How often each of the texts `tok-N.` is in the Mail files. The front matter names no text.
 fn tokens(courier: &Courier) -> BTreeMap<u64, usize> {
-    let mut found = BTreeMap::new();
-    for file in mail_files(courier.home()) {
-        // The front matter names no text.
-        for piece in file.split("tok-").skip(1) {
-            let digits: String = piece.chars().take_while(char::is_ascii_digit).collect();
-            if piece[digits.len()..].starts_with('.') {
-                *found.entry(digits.parse().unwrap()).or_default() += 1;
-            }
-        }
-    }
-    found
+    count_tokens(mail_files(courier.home()))
 }
 
 /// Waits until every text has arrived, and checks that none has arrived twice.
@@ -53,11 +43,6 @@ fn repeat_quickly(sim: &ChatSim) {
         "ack_timeout_ms": 2000, "resend_on_close": true, "backlog": true, "max_attempts": 1000,
     });
     sim.control("settings", &settings);
-}
-
-/// A number of an environment variable, for longer runs.
-fn knob(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 #[test]

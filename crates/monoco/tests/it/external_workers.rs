@@ -138,7 +138,7 @@ const BAD_DAYS: [(&str, &str, &str); 10] = [
     ("loud", "cat >/dev/null; yes | head -c 1000000000", "printed more than 49 MiB"),
     ("complains", "cat >/dev/null; yes no | head -c 999999999 >&2; exit 1", "exit 1: no"),
     ("exits", "cat >/dev/null; echo oh dear >&2; exit 1", "exit 1: oh dear"),
-    ("rubbish", "cat >/dev/null; echo this is no JSON", "bad answer"),
+    ("rubbish", "cat >/dev/null; echo this is no JSON", "invalid answer"),
     ("unknown", r#"sed 's/^{/{"result":"maybe",/'"#, "not pass, skip or trash"),
     ("silent", "cat", "`result` is missing"),
     ("stranger", r#"echo '{"id":"ltr_1_00000000","result":"pass"}'"#, "of another letter"),

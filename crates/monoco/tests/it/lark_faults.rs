@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::chat_harness::{
-    ChatSim, chat_config, kept_mails, kept_messages, mail_text, run, send_to, wait_for_kept,
+    ChatSim, assert_all_paragraphs_once, assert_each_once, chat_config,
+    keep_messages_over_dropped_sockets, keep_messages_over_killed_couriers, kept_messages,
+    long_text, reload_ten_times, run, send_to, wait_for_kept,
 };
 use crate::common::{Courier, wait_for};
 use crate::lark::{
@@ -13,23 +15,8 @@ use crate::lark::{
 };
 use crate::webhook_peer::configure;
 
-/// Checks that each of the numbered texts is in exactly one Mail, once.
-fn assert_each_once(courier: &Courier, names: &[&str], count: usize) {
-    let mails = kept_mails(courier);
-    let texts: Vec<_> = mails.keys().map(|mail| mail_text(courier, mail)).collect();
-    let all = texts.join("\n");
-    for name in names {
-        for number in 1..=count {
-            let text = format!("{name} {number}.");
-            assert_eq!(all.matches(&text).count(), 1, "{text}");
-        }
-    }
-}
-
-/// A number of an environment variable, for longer runs.
-fn knob(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
+/// Paragraphs of a text that Lark takes in several parts.
+const PARAGRAPHS: usize = 1500;
 
 #[test]
 fn kinds_of_chaos_lose_and_double_no_message() {
@@ -188,57 +175,18 @@ fn missed_messages_and_replies_are_read_from_the_history() {
     wait_for_kept(&courier, 8);
 }
 
-/// Drops and duplicates; `MONOCO_CHAT_MESSAGES` sets the number of messages.
 #[test]
 fn every_message_is_kept_once_when_the_connection_drops_every_200() {
-    let count = knob("MONOCO_CHAT_MESSAGES", 2000);
     // Every message must come through the connection.
     let (sim, courier) = connected_with(200, &["catch_up: off"]);
-    // The network must not give an event up: a drop hits all frames that are in flight.
-    sim.control("settings", &json!({"max_attempts": 10_000, "max_in_flight": 100}));
-    sim.chaos(json!({"drop_socket": {"every": 200}, "duplicate": count}));
-    sim.control("say", &json!({"chat": "general", "text": "soak {n}.", "count": count}));
-    let deadline = Instant::now() + Duration::from_secs(60 + count / 20);
-    while kept_messages(&courier) < count {
-        assert!(Instant::now() < deadline, "{}: {:#}", kept_messages(&courier), sim.get("state"));
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    // What is left is known already.
-    sim.chaos(json!({"drop_socket": false}));
-    wait_for(|| match sim.get("state")["events_waiting"].as_u64() {
-        Some(0) => Ok(()),
-        other => Err(format!("{other:?} events are not acknowledged")),
-    });
-    assert_eq!(kept_messages(&courier), count);
-    assert_each_once(&courier, &["soak"], usize::try_from(count).unwrap());
+    keep_messages_over_dropped_sockets(&sim, &courier);
 }
 
 #[test]
 fn killed_courier_loses_and_doubles_no_message() {
-    let rounds = knob("MONOCO_ROUNDS", 4);
-    let sim = ChatSim::start("lark");
-    let dir = tempfile::tempdir().unwrap();
-    let home = dir.path().join("home");
-    configure(&home, &chat_config("lark", 20, &stream_keys(&sim)));
-    let per_round = 100;
-    for round in 0..rounds {
-        let mut courier = Courier::start_in(&home);
-        sim.wait_for_connections(1);
-        let text = format!("round {round} number {{n}}.");
-        sim.control("say", &json!({"chat": "general", "text": text, "count": per_round}));
-        // Each round is killed at another point: before, between and after keep and answer.
-        let wanted = round * per_round + per_round * (round % 4) / 4;
-        wait_for(|| match kept_messages(&courier) {
-            found if found >= wanted => Ok(()),
-            found => Err(format!("{wanted}, found {found}")),
-        });
-        courier.kill();
-    }
-    let courier = Courier::start_in(&home);
-    wait_for_kept(&courier, rounds * per_round);
-    for round in 0..rounds {
-        assert_each_once(&courier, &[&format!("round {round} number")], 100);
-    }
+    let (sim, dir) = (ChatSim::start("lark"), tempfile::tempdir().unwrap());
+    let config = chat_config("lark", 20, &stream_keys(&sim));
+    keep_messages_over_killed_couriers(&sim, &dir.path().join("home"), &config);
 }
 
 /// Waits until all deliveries of the tunnel are sent.
@@ -294,20 +242,6 @@ fn rejected_sends_are_dead_letters_with_the_code() {
     assert!(sim.sent().is_empty());
 }
 
-fn long_text() -> String {
-    let paragraph = |number| format!("Paragraph {number} of a text that needs several parts.\n\n");
-    (1..=1500).map(paragraph).collect()
-}
-
-#[track_caller]
-fn assert_all_paragraphs_once(sent: &[Value]) {
-    let texts = sent.iter().map(|sent| sent["text"].as_str().unwrap());
-    let all = texts.collect::<Vec<_>>().join("\n");
-    for number in 1..=1500 {
-        assert_eq!(all.matches(&format!("Paragraph {number} of")).count(), 1, "{number}");
-    }
-}
-
 /// The attempt of the killed courier ends with its lease, about two minutes later. Lark knows the
 /// uuid of the part that was under way, so nothing is lost and nothing is doubled.
 #[test]
@@ -317,7 +251,7 @@ fn killed_courier_resumes_after_the_parts_that_were_sent() {
     send_to(&courier, GENERAL, "warm up");
     sim.wait_for_sent(1);
     sim.chaos(json!({"accept_then_timeout": {"count": 1, "hang_ms": 60_000}}));
-    let answer = send_to(&courier, GENERAL, &long_text());
+    let answer = send_to(&courier, GENERAL, &long_text(PARAGRAPHS));
     let delivery = answer["deliveries"][0]["record_id"].as_str().unwrap();
     let delivery = format!("/api/v1/records/{delivery}");
     sim.wait_for_sent(2);
@@ -329,20 +263,11 @@ fn killed_courier_resumes_after_the_parts_that_were_sent() {
         assert!(start.elapsed() < Duration::from_secs(300), "{:#}", courier.get(&delivery).ok());
         std::thread::sleep(Duration::from_millis(200));
     }
-    assert_all_paragraphs_once(&messages(&sim)[1..]);
+    assert_all_paragraphs_once(&messages(&sim)[1..], PARAGRAPHS);
 }
 
 #[test]
 fn ten_reloads_leave_one_connection() {
     let (sim, courier) = connected(50);
-    for round in 1..=10 {
-        let mut keys = stream_keys(&sim);
-        keys.push(format!("catch_up: {round}h"));
-        configure(courier.home(), &chat_config("lark", 50, &keys));
-        run(&courier, &["courier", "reload"]).ok();
-        sim.wait_for_connections(1);
-    }
-    sim.say("general", "still here");
-    wait_for_kept(&courier, 1);
-    sim.wait_for_connections(1);
+    reload_ten_times(&sim, &courier, "lark", &stream_keys(&sim));
 }

@@ -6,15 +6,20 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::chat_harness::{
-    ChatSim, chat_config, kept_mails, kept_messages, mail_file, mail_text, only_mail, reply, run,
-    send_to, wait_for_kept,
+    ChatSim, assert_all_paragraphs_once, assert_each_once, chat_config,
+    keep_messages_over_dropped_sockets, keep_messages_over_killed_couriers, kept_messages,
+    long_text, mail_file, mail_text, only_mail, reload_ten_times, reply, run, send_to,
+    wait_for_kept,
 };
 use crate::common::{Courier, raw, wait_for};
-use crate::webhook_peer::{configure, hmac_hex, seconds};
+use crate::webhook_peer::{hmac_hex, seconds};
 
 const OUTBOX: &str = "/api/v1/boxes/did:msgtunnel:slack/TUNNEL_OUTBOX?limit=100";
 
 const GENERAL: &str = "did:msgtunnel:C0GENERAL.group.slack";
+
+/// Paragraphs of a text that Slack takes in several parts.
+const PARAGRAPHS: usize = 250;
 
 /// The keys of a tunnel in Socket Mode. Limits of the rate would only make the tests slow.
 pub fn socket_keys(sim: &ChatSim) -> Vec<String> {
@@ -182,19 +187,6 @@ fn kinds_of_chaos_lose_and_double_no_message() {
     assert_each_once(&courier, &["duplicates", "reverse order", "lost sockets"], 20);
 }
 
-/// Checks that each of the numbered texts is in exactly one Mail, once.
-fn assert_each_once(courier: &Courier, names: &[&str], count: usize) {
-    let mails = kept_mails(courier);
-    let texts: Vec<_> = mails.keys().map(|mail| mail_text(courier, mail)).collect();
-    let all = texts.join("\n");
-    for name in names {
-        for number in 1..=count {
-            let text = format!("{name} {number}.");
-            assert_eq!(all.matches(&text).count(), 1, "{text}");
-        }
-    }
-}
-
 #[test]
 fn expired_token_is_used_again_when_it_is_valid() {
     let (sim, courier) = connected(50);
@@ -278,61 +270,22 @@ fn missed_messages_and_replies_are_read_from_the_history() {
     wait_for_kept(&courier, 7);
 }
 
-/// Socket drops and duplicates; `MONOCO_CHAT_MESSAGES` sets the number of messages.
 #[test]
 fn every_message_is_kept_once_when_the_socket_drops_every_200() {
-    let count: u64 = std::env::var("MONOCO_CHAT_MESSAGES").map_or(2000, |n| n.parse().unwrap());
     let sim = ChatSim::start("slack");
     let mut keys = socket_keys(&sim);
     // Every message must come through the socket.
     keys.push("catch_up: off".to_owned());
     let courier = Courier::start_configured(&chat_config("slack", 200, &keys));
     sim.wait_for_connections(1);
-    // The network must not give an event up: a drop hits all frames that are in flight.
-    sim.control("settings", &json!({"max_attempts": 10_000, "max_in_flight": 100}));
-    sim.chaos(json!({"drop_socket": {"every": 200}, "duplicate": count}));
-    sim.control("say", &json!({"chat": "general", "text": "soak {n}.", "count": count}));
-    let deadline = Instant::now() + Duration::from_secs(60 + count / 20);
-    while kept_messages(&courier) < count {
-        assert!(Instant::now() < deadline, "{}: {:#}", kept_messages(&courier), sim.get("state"));
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    // What is left is known already.
-    sim.chaos(json!({"drop_socket": false}));
-    wait_for(|| match sim.get("state")["events_waiting"].as_u64() {
-        Some(0) => Ok(()),
-        other => Err(format!("{other:?} events are not acknowledged")),
-    });
-    assert_eq!(kept_messages(&courier), count);
-    assert_each_once(&courier, &["soak"], usize::try_from(count).unwrap());
+    keep_messages_over_dropped_sockets(&sim, &courier);
 }
 
 #[test]
 fn killed_courier_loses_and_doubles_no_message() {
-    let rounds: u64 = std::env::var("MONOCO_ROUNDS").map_or(4, |n| n.parse().unwrap());
-    let sim = ChatSim::start("slack");
-    let dir = tempfile::tempdir().unwrap();
-    let home = dir.path().join("home");
-    configure(&home, &chat_config("slack", 20, &socket_keys(&sim)));
-    let per_round = 100;
-    for round in 0..rounds {
-        let mut courier = Courier::start_in(&home);
-        sim.wait_for_connections(1);
-        let text = format!("round {round} number {{n}}.");
-        sim.control("say", &json!({"chat": "general", "text": text, "count": per_round}));
-        // Each round is killed at another point: before, between and after keep and ack.
-        let wanted = round * per_round + per_round * (round % 4) / 4;
-        wait_for(|| match kept_messages(&courier) {
-            found if found >= wanted => Ok(()),
-            found => Err(format!("{wanted}, found {found}")),
-        });
-        courier.kill();
-    }
-    let courier = Courier::start_in(&home);
-    wait_for_kept(&courier, rounds * per_round);
-    for round in 0..rounds {
-        assert_each_once(&courier, &[&format!("round {round} number")], 100);
-    }
+    let (sim, dir) = (ChatSim::start("slack"), tempfile::tempdir().unwrap());
+    let config = chat_config("slack", 20, &socket_keys(&sim));
+    keep_messages_over_killed_couriers(&sim, &dir.path().join("home"), &config);
 }
 
 #[test]
@@ -415,14 +368,14 @@ fn send_that_a_gateway_breaks_off_is_uncertain_and_not_repeated() {
 #[test]
 fn long_message_is_sent_in_parts_and_resumes_at_the_failed_one() {
     let (sim, courier) = connected(50);
-    send_to(&courier, GENERAL, &long_text());
+    send_to(&courier, GENERAL, &long_text(PARAGRAPHS));
     let sent = sim.wait_for_sent(4);
-    assert_all_paragraphs_once(&sent);
+    assert_all_paragraphs_once(&sent, PARAGRAPHS);
     // One request of the second message is rejected.
     sim.chaos(json!({"rate_limit": {"count": 1, "retry_after": 1}}));
-    send_to(&courier, GENERAL, &format!("Again:\n\n{}", long_text()));
+    send_to(&courier, GENERAL, &format!("Again:\n\n{}", long_text(PARAGRAPHS)));
     let sent = sim.wait_for_sent(8);
-    assert_all_paragraphs_once(&sent[4..]);
+    assert_all_paragraphs_once(&sent[4..], PARAGRAPHS);
     assert_eq!(sim.sent().len(), 8);
 }
 
@@ -435,7 +388,7 @@ fn killed_courier_resumes_after_the_parts_that_were_sent() {
     keys.retain(|key| !key.starts_with("send_rate"));
     let mut courier = Courier::start_configured(&chat_config("slack", 50, &keys));
     sim.wait_for_connections(1);
-    let answer = send_to(&courier, GENERAL, &long_text());
+    let answer = send_to(&courier, GENERAL, &long_text(PARAGRAPHS));
     let delivery = answer["deliveries"][0]["record_id"].as_str().unwrap();
     let delivery = format!("/api/v1/records/{delivery}");
     // Parts are one second apart, so the second one is not sent yet.
@@ -445,36 +398,13 @@ fn killed_courier_resumes_after_the_parts_that_were_sent() {
     courier.until(&delivery, |record| record["state"] == "UNCERTAIN");
     courier.post(&format!("{delivery}/state"), &json!({"state": "WAIT"})).ok();
     courier.until(&delivery, |record| record["state"] == "SENT");
-    assert_all_paragraphs_once(&sim.sent());
-}
-
-fn long_text() -> String {
-    let paragraph = |number| format!("Paragraph {number} of a text that needs several parts.\n\n");
-    (1..=250).map(paragraph).collect()
-}
-
-#[track_caller]
-fn assert_all_paragraphs_once(sent: &[Value]) {
-    let texts = sent.iter().map(|sent| sent["text"].as_str().unwrap());
-    let all = texts.collect::<Vec<_>>().join("\n");
-    for number in 1..=250 {
-        assert_eq!(all.matches(&format!("Paragraph {number} of")).count(), 1, "{number}");
-    }
+    assert_all_paragraphs_once(&sim.sent(), PARAGRAPHS);
 }
 
 #[test]
 fn ten_reloads_leave_one_connection() {
     let (sim, courier) = connected(50);
-    for round in 1..=10 {
-        let mut keys = socket_keys(&sim);
-        keys.push(format!("catch_up: {round}h"));
-        configure(courier.home(), &chat_config("slack", 50, &keys));
-        run(&courier, &["courier", "reload"]).ok();
-        sim.wait_for_connections(1);
-    }
-    sim.say("general", "still here");
-    wait_for_kept(&courier, 1);
-    sim.wait_for_connections(1);
+    reload_ten_times(&sim, &courier, "slack", &socket_keys(&sim));
 }
 
 /// Posts a body with these headers and returns the status.

@@ -7,25 +7,12 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::chat_harness::{
-    ChatSim, chat_config, kept_mails, kept_messages, mail_text, run, send_to, wait_for_kept,
+    ChatSim, chat_config, count_tokens, kept_mails, kept_messages, knob, mail_text, run, send_to,
+    wait_for_kept,
 };
 use crate::common::{Courier, until, wait_for};
 use crate::telegram::{OPS, keys, polling, pushing, tunnel_health, wait_for_connection};
 use crate::webhook_peer::configure;
-
-/// How often each of the texts `tok-N.` is in the Mails.
-fn tokens(courier: &Courier) -> BTreeMap<u64, usize> {
-    let mut found = BTreeMap::new();
-    for mail in kept_mails(courier).keys() {
-        for piece in mail_text(courier, mail).split("tok-").skip(1) {
-            let digits: String = piece.chars().take_while(char::is_ascii_digit).collect();
-            if piece[digits.len()..].starts_with('.') {
-                *found.entry(digits.parse().unwrap()).or_default() += 1;
-            }
-        }
-    }
-    found
-}
 
 /// Waits until `count` messages are kept, and checks that each text is there once.
 #[track_caller]
@@ -38,12 +25,9 @@ fn expect_all_once(courier: &Courier, count: u64, patience: Duration) {
     }
     assert_eq!(kept_messages(courier), count);
     let wanted: BTreeMap<_, _> = (1..=count).map(|number| (number, 1)).collect();
-    assert_eq!(tokens(courier), wanted);
-}
-
-/// A number of an environment variable, for longer runs.
-fn knob(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    let mails = kept_mails(courier);
+    let texts = mails.keys().map(|mail| mail_text(courier, mail));
+    assert_eq!(count_tokens(texts), wanted);
 }
 
 /// How often the emulator has answered with an error that contains `part`.

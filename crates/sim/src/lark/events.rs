@@ -185,7 +185,7 @@ fn place(
     })
 }
 
-/// Whether an app is told about a message in this chat.
+/// Whether an app receives messages of this chat.
 fn reaches(sim: &LarkSim, world: &World, chat: &str, app: usize, item: &Value) -> bool {
     let Some(chat) = world.store.chats.get(chat) else { return false };
     let bot = bot_user(app);

@@ -35,10 +35,10 @@ const FAST_REPEAT_US: u64 = 500_000;
 /// Time between two answers with a conflict, in microseconds.
 const CONFLICT_PAUSE_US: u64 = 3_000_000;
 
-/// Distance behind the newest update at which an offset is not believed.
+/// Distance behind the newest update at which an offset is ignored.
 const MAX_AHEAD: i64 = 10;
 
-/// Distance before the newest update at which an offset is not believed.
+/// Distance before the newest update at which an offset is ignored.
 const MAX_BEHIND: i64 = 2_000_000;
 
 /// Time after which a call that was not answered is forgotten, in microseconds.

@@ -251,7 +251,7 @@ impl SmtpConnection {
         }
     }
 
-    /// Ends the session politely, without waiting for long.
+    /// Ends the session with QUIT, without waiting for long.
     pub async fn quit(mut self) {
         self.deadline = Instant::now() + LAST_REPLY_TIMEOUT;
         if self.command(SmtpStage::Reset, "QUIT").await.is_ok() {

@@ -61,7 +61,7 @@ fn errors_name_the_key_and_no_secret() {
         (&format!("{APP}host: feishu.cn\n"), "host"),
         (&format!("{APP}encrypt_key_command: x\n"), "is needed for every request"),
         (&format!("{APP}verification_token_command: x\n"), "is needed for every request"),
-        (&format!("{APP}base_url: http://example.com/\n"), "base_url: want https://"),
+        (&format!("{APP}base_url: http://example.com/\n"), "base_url: expected https://"),
         (&format!("{APP}catch_up: 99d\n"), "expected `off` or 1s to 30d"),
         ("ap_id: x\n", "unknown key `ap_id`; did you mean `app_id`?"),
     ] {

@@ -18,7 +18,7 @@ fn tenant() -> LarkTenant {
 }
 
 fn with_socket<T>(use_it: impl FnOnce(&LarkSocket<'_>) -> T) -> T {
-    let (tenant, catch_up) = (tenant(), LarkCatchUp::new(None));
+    let (tenant, catch_up) = (tenant(), HistoryCatchUp::new(None));
     use_it(&LarkSocket::new(&tenant, &catch_up))
 }
 

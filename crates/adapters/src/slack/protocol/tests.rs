@@ -15,7 +15,7 @@ fn workspace() -> SlackWorkspace {
 }
 
 fn actions(frame: &Value) -> Vec<FrameAction> {
-    let (workspace, catch_up) = (workspace(), SlackCatchUp::new(None));
+    let (workspace, catch_up) = (workspace(), HistoryCatchUp::new(None));
     let socket = SlackSocket::new(&workspace, &catch_up, SILENCE);
     socket.read_frame(SocketFrame::Text(&frame.to_string()), Timestamp::from_ms(0))
 }
@@ -38,7 +38,7 @@ fn hello_makes_the_connection_ready() {
 
 #[test]
 fn socket_that_delivers_nothing_is_noticed_within_three_minutes() {
-    let (workspace, catch_up) = (workspace(), SlackCatchUp::new(None));
+    let (workspace, catch_up) = (workspace(), HistoryCatchUp::new(None));
     let timing = SlackSocket::new(&workspace, &catch_up, SILENCE).timing();
     let limit = timing.deadline_after_ping.unwrap();
     assert!(limit + timing.ready.unwrap() <= Duration::from_secs(180), "{timing:?}");
@@ -91,7 +91,7 @@ fn frames_that_are_no_envelopes_are_ignored() {
     for frame in [json!([]), json!({}), json!({"type": "pong"}), json!("x")] {
         assert_eq!(actions(&frame), [], "{frame}");
     }
-    let (workspace, catch_up) = (workspace(), SlackCatchUp::new(None));
+    let (workspace, catch_up) = (workspace(), HistoryCatchUp::new(None));
     let socket = SlackSocket::new(&workspace, &catch_up, SILENCE);
     assert_eq!(socket.read_frame(SocketFrame::Binary(b"\xff"), Timestamp::from_ms(0)), []);
 }

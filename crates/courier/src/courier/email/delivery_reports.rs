@@ -1,6 +1,6 @@
 //! Applies delivery status notifications (RFC 3464) to the deliveries that they report on.
 //!
-//! A notification is believed only when it returns the envelope id of a delivery, which contains a
+//! A notification counts only when it returns the envelope id of a delivery, which contains a
 //! token that recipients do not see. All others are ordinary mails and change nothing.
 
 use monoco_adapters::email::dsn::{DeliveryReport, RecipientReport, ReportedAction};

@@ -165,7 +165,7 @@ fn read_response(peer: &str, reply: &EgressResponse, letter: &Letter) -> Attempt
         .and_then(|value| parse_response(&value, letter));
     match result {
         Ok(result) => AttemptResult::Decided(result),
-        Err(why) => AttemptResult::Failed(format!("{peer} gave a bad answer: {why}")),
+        Err(why) => AttemptResult::Failed(format!("{peer} gave an invalid answer: {why}")),
     }
 }
 

@@ -179,7 +179,7 @@ pub fn parse_answer(request: &WorkerRequest<'_>, bytes: &[u8]) -> Result<WorkerR
         && letter.data != request.letter.data
     {
         let checked = monoco_mime::check(&letter.bytes());
-        checked.map_err(|error| format!("bad answer: `data` is not a mail: {error}"))?;
+        checked.map_err(|error| format!("invalid answer: `data` is not a mail: {error}"))?;
     }
     Ok(result)
 }

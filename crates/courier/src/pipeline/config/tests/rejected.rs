@@ -189,7 +189,7 @@ kind: http, url: 'https://example.com', secret: '${LOUD}'
     : secret: not a secret of Standard Webhooks; expected base64 of 16 bytes or more, with or
     without the prefix whsec_ (`openssl rand -base64 32` creates one)
 kind: http, url: 'http://example.com', secret: '${WORKER_SECRET}'
-    .url: want https://; http:// is for hosts of your own network, and then set allow_private:
+    .url: expected https://; http:// is for hosts of your own network, and then set allow_private:
     true
 kind: http, url: 'https://127.0.0.1', secret: '${WORKER_SECRET}'
     .url: 127.0.0.1 is an address of this machine or a private network; if that is meant, set
@@ -206,7 +206,7 @@ kind: spam, rspamd: 'http://localhost@example.com', allow_private: true
 kind: spam, rspamd: 'http:localhost/checkv2'
     .rspamd: expected only a host and a port, such as http://127.0.0.1:11333
 kind: spam, rspamd: localhost
-    .rspamd: not a URL (relative URL without a base); want one like https://example.com/hook
+    .rspamd: not a URL (relative URL without a base); expected one such as https://example.com/hook
 kind: spam, rspamd: 'HTTP://10.0.0.1', allow_private: true
     .rspamd: http:// is only allowed for an rspamd on this machine; use https://
 kind: spam, rspamd: 'http://localhost:11333/checkv2'
