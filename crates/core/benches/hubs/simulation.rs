@@ -21,7 +21,7 @@ use crate::latency::Latencies;
 use crate::random::{Random, Zipf};
 use crate::service::{ServiceTimes, Writer, WriterCommand, nanoseconds};
 
-/// What is simulated.
+/// Hubs, their messages, and what they need.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub seed: u64,
@@ -57,7 +57,7 @@ pub struct Outage {
 pub struct SimulationResult {
     /// From the dispatch to the commit that puts the message into an inbox, per inbox.
     pub latencies: Latencies,
-    /// Inboxes per message.
+    /// Inboxes per dispatched message, on average.
     pub fan_out: f64,
     /// Share of inboxes that are not on the author's hub.
     pub crossing: f64,
