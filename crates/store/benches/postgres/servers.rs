@@ -37,17 +37,19 @@ impl Servers {
         if with_standby {
             let (standby, copy) = (tempfile::tempdir()?, TempDir::new_in(below)?);
             server::create_dirs(standby.path(), copy.path());
+            // Created by the copy, with the permissions that a server demands.
+            let copied_data = copy.path().join("data");
             let copied = server::command("pg_basebackup")
                 .args(["--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast"])
                 .args(["-U", "postgres", "-h"])
                 .arg(dirs[0].path())
                 .arg("-D")
-                .arg(copy.path())
+                .arg(&copied_data)
                 .output()?;
             if !copied.status.success() {
                 return Err(String::from_utf8_lossy(&copied.stderr).into());
             }
-            server::run(standby.path(), copy.path(), &SETTINGS);
+            server::run(standby.path(), &copied_data, &SETTINGS);
             wait_for_standby(&url)?;
             dirs.extend([standby, copy]);
         }
