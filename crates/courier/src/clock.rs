@@ -192,8 +192,9 @@ mod tests {
         }
         // Then it is set back by an hour.
         clock.follow(Timestamp::from_ms(0), secs(25), secs(25));
-        assert!(clock.problem().is_some_and(|problem| problem.contains("the database server is")));
         assert_eq!(shown(25), 1_015_120, "not back");
         assert_eq!(shown(26), 1_016_070);
+        // Reads the counter of this machine, which the clock does not go back behind.
+        assert!(clock.problem().is_some_and(|problem| problem.contains("the database server is")));
     }
 }

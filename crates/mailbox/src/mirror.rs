@@ -385,7 +385,8 @@ mod tests {
         fn workspace(&self) -> WorkspaceDir {
             let root = self.dir.path().join("work");
             WorkspaceDir::create(&root, self.copy.root()).unwrap();
-            fs::write(root.join(".monoco/mailbox/config.yaml"), "mailbox: {filters: []}").unwrap();
+            let config = "mailbox: {filters: [{type: provider, value: webhook}]}";
+            fs::write(root.join(".monoco/mailbox/config.yaml"), config).unwrap();
             WorkspaceDir::open(&root, self.copy.root()).unwrap()
         }
 
@@ -475,10 +476,11 @@ mod tests {
         fixture.post.deliver("ann", "the word");
         fixture.source.publish(&fixture.post, 1);
         refresh(&fixture.copy).unwrap();
-        let here = fixture.workspace();
-        let config = fixture.dir.path().join("work/.monoco/mailbox/config.yaml");
-        fs::write(config, "mailbox: {filters: [{type: content, value: word}]}").unwrap();
-        let here = WorkspaceDir::open(&here.inbox().join("../../.."), fixture.copy.root()).unwrap();
+        fixture.workspace();
+        let root = fixture.dir.path().join("work");
+        let config = "mailbox: {filters: [{type: text_matches, pattern: word}]}";
+        fs::write(root.join(".monoco/mailbox/config.yaml"), config).unwrap();
+        let here = WorkspaceDir::open(&root, fixture.copy.root()).unwrap();
         let pull = || sync(&here, &fixture.copy, &SyncOptions::default(), &mut |_| true);
         fixture.source.state.lock().unwrap().answers = Some(0);
         assert!(matches!(pull(), Err(MailboxError::Source(_))));

@@ -229,7 +229,13 @@ impl EgressBody {
     pub(super) fn into_body(self, headers: &mut HeaderMap) -> Option<reqwest::Body> {
         let (size, pieces) = match self {
             Self::Empty => return None,
-            Self::Bytes(bytes) => return Some(bytes.into()),
+            Self::Bytes(bytes) => {
+                // The client leaves the header out for an empty body, and servers of S3 require it.
+                if bytes.is_empty() {
+                    headers.insert(CONTENT_LENGTH, HeaderValue::from(0));
+                }
+                return Some(bytes.into());
+            }
             Self::Stream { size, bytes } => (size, VecDeque::from([Piece { size, bytes }])),
             Self::Multipart(fields) => {
                 let boundary = boundary();

@@ -131,7 +131,10 @@ fn problem_of(error: &io::Error) -> TlsProblem {
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             TlsProblem::NotYetValid(problem.to_string())
         }
-        CertificateError::UnknownIssuer => TlsProblem::UnknownIssuer,
+        // A known CA of the same name can have another key, such as one that was created again.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            TlsProblem::UnknownIssuer
+        }
         other => TlsProblem::InvalidCertificate(other.to_string()),
     }
 }

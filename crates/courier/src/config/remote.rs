@@ -28,16 +28,20 @@ pub enum RemoteName {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a host name or an IP address; expected a name such as hub.example.com, without port")]
-pub struct InvalidRemoteName;
+#[error(
+    "found {0:?}, not a host name or an IP address; expected a name such as hub.example.com, \
+     without port"
+)]
+pub struct InvalidRemoteName(String);
 
 impl FromStr for RemoteName {
     type Err = InvalidRemoteName;
 
     fn from_str(text: &str) -> Result<Self, InvalidRemoteName> {
+        let invalid = || InvalidRemoteName(text.to_owned());
         if let Some(address) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             let address: Result<Ipv6Addr, _> = address.parse();
-            return address.map(|it| Self::Address(it.into())).map_err(|_| InvalidRemoteName);
+            return address.map(|it| Self::Address(it.into())).map_err(|_| invalid());
         }
         if let Ok(address) = text.parse() {
             return Ok(Self::Address(address));
@@ -47,7 +51,7 @@ impl FromStr for RemoteName {
             (1..=63).contains(&label.len()) && label.bytes().all(plain)
         };
         if text.len() > 253 || !text.split('.').all(is_label) {
-            return Err(InvalidRemoteName);
+            return Err(invalid());
         }
         Ok(Self::Host(text.to_ascii_lowercase()))
     }

@@ -195,7 +195,7 @@ mod tests {
             ("s3://AK:s3cret@hub?region=r&style=other", "expected path or host"),
             ("s3://AK:s3cret@hub?region=r&s3cret=1", "unknown parameter"),
             ("s3://AK:s3cret@hub?endpoint=ftp://host", "endpoint"),
-            ("s3://AK:s3cret@hub?endpoint=http://8.8.8.8", "want https:// for it"),
+            ("s3://AK:s3cret@hub?endpoint=http://8.8.8.8", "expected https:// for it"),
             ("s3://AK:s3cret@hub?endpoint=https://host/path", "without a path"),
         ] {
             let error = S3Location::parse(url).unwrap_err();

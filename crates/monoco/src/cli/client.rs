@@ -189,7 +189,7 @@ impl Client {
         request = match self {
             Self::Local(_) => request.header(header::HOST, "localhost"),
             Self::Remote(remote) => request
-                .header(header::HOST, remote.host())
+                .header(header::HOST, remote.authority())
                 .header(header::AUTHORIZATION, remote.authorization()),
         };
         let mut content = Bytes::new();

@@ -196,7 +196,9 @@ impl Forwarder {
         loop {
             let failure = match &self.target {
                 ForwardTarget::Remote(remote) => match remote.connect().await {
-                    Ok(stream) => return Ok((Either::Right(stream), remote.host().to_owned())),
+                    Ok(stream) => {
+                        return Ok((Either::Right(stream), remote.authority().to_owned()));
+                    }
                     // A certificate does not become valid by waiting.
                     Err(failure) if failure.exit != CliExit::NoCourier => return Err(failure),
                     Err(failure) => failure,

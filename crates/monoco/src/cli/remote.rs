@@ -126,7 +126,7 @@ impl RemoteCourier {
     }
 
     /// Value of the Host header.
-    pub fn host(&self) -> &str {
+    pub fn authority(&self) -> &str {
         &self.target.authority
     }
 
@@ -211,7 +211,7 @@ impl RemoteCourier {
             }
             CourierConnectError::NotThisMachine(address) => {
                 let why = format!("{address} is not this machine, and http:// is not encrypted");
-                return failed(CliExit::Usage, why, format!("use https://{}", self.host()));
+                return failed(CliExit::Usage, why, format!("use https://{}", self.authority()));
             }
             CourierConnectError::Tls(problem) => problem,
         };

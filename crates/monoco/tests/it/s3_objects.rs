@@ -251,7 +251,7 @@ fn store_moves_into_a_bucket_and_back_with_all_its_objects() {
 
     let url = hub.s3.url("p/q");
     let dir = hub.dir.path().join("unused");
-    let usage = migrate(&home, dir.to_str().unwrap(), &["--objects", &url]).failed(2);
+    let usage = migrate(&home, dir.to_str().unwrap(), &["--objects", &url]).failed(64);
     assert!(usage.contains("only a store in PostgreSQL"), "{usage}");
     let to = hub.server.url();
     let copied = migrate(&home, &to, &["--objects", &url]).ok();

@@ -154,7 +154,7 @@ fn sdks_join_parts_of_an_event_in_any_order() {
 fn event_that_a_handler_fails_is_sent_again_with_the_same_ids() {
     for name in BOTS {
         let sim = start();
-        sim.settings(&json!({"ack_timeout_ms": 700}));
+        sim.settings(&json!({"ack_timeout_ms": 2000}));
         let bot = connect(name, &sim);
         let id = sim.say("no ack");
         until("the message arrives twice", || bot.count("message", "no ack") == 2);

@@ -39,7 +39,10 @@ CREATE VIEW object_hashes AS
 CREATE TABLE stored_files (
     hash      BYTEA NOT NULL PRIMARY KEY,    -- SHA-256 of the bytes
     bytes     BIGINT NOT NULL,               -- size
-    stored_at BIGINT NOT NULL                -- when it was last stored, by the clock of the server
+    stored_at BIGINT NOT NULL,               -- when it was last stored, by the clock of the server
+    -- Differs between two rows of one hash, the first of which was deleted. A courier that stores
+    -- bytes outside of the database finds out whether another one has deleted them meanwhile.
+    generation BIGINT NOT NULL DEFAULT 0
 );
 
 -- Their bytes, in parts of 1 MiB.

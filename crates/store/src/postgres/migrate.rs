@@ -13,16 +13,10 @@ use crate::{StoreError, StoreResult};
 
 /// Schema migrations, oldest first. Each is applied in its own transaction and must not be
 /// edited after a release.
-const MIGRATIONS: [Migration; 2] = [
-    Migration {
-        tables: include_str!("../../migrations/sqlite/0001_initial.sql"),
-        more: include_str!("../../migrations/postgres/0001_initial.sql"),
-    },
-    Migration {
-        tables: include_str!("../../migrations/sqlite/0002_store_facts.sql"),
-        more: include_str!("../../migrations/postgres/0002_store_facts.sql"),
-    },
-];
+const MIGRATIONS: [Migration; 1] = [Migration {
+    tables: include_str!("../../migrations/sqlite/0001_initial.sql"),
+    more: include_str!("../../migrations/postgres/0001_initial.sql"),
+}];
 
 /// One change of the schema.
 struct Migration {

@@ -94,7 +94,6 @@ pub struct ObjectLocation {
 }
 
 impl ObjectLocation {
-    /// In the database.
     pub const fn database(spool: PathBuf) -> Self {
         Self { spool, remote: None }
     }

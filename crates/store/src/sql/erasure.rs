@@ -78,7 +78,6 @@ impl DeletionPause {
         self.reached.notified().await;
     }
 
-    /// Continues the erasure.
     pub(crate) fn resume(&self) {
         self.resume.notify_one();
     }

@@ -10,10 +10,7 @@ use crate::{StoreError, StoreResult};
 
 /// Schema migrations, oldest first. Each is applied in its own transaction and must not be
 /// edited after a release.
-pub(crate) const MIGRATIONS: [&str; 2] = [
-    include_str!("../../migrations/sqlite/0001_initial.sql"),
-    include_str!("../../migrations/sqlite/0002_store_facts.sql"),
-];
+pub(crate) const MIGRATIONS: [&str; 1] = [include_str!("../../migrations/sqlite/0001_initial.sql")];
 
 /// Prepared statements that each connection caches.
 const CACHED_STATEMENTS: usize = 128;

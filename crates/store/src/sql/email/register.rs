@@ -158,9 +158,6 @@ pub(super) fn register(
             Some(_) => result.copies += 1,
             None => result.new += 1,
         }
-        if prepared.raw.is_none() {
-            require_file(tx, &prepared.hash)?;
-        }
         insert(tx, &Registration { page, tunnel, folder, prepared, first }, now)?;
     }
     if let Some(cursor) = &page.cursor {
@@ -231,8 +228,11 @@ struct Registration<'a> {
 fn insert(tx: &mut Tx<'_>, new: &Registration<'_>, now: Timestamp) -> Result<(), StoreError> {
     let Registration { page, tunnel, folder, prepared, first } = new;
     let PreparedMail { mail, hash, raw } = prepared;
-    if raw.is_none() && blob_size(tx.db, hash)?.is_none() {
-        return Err(StoreError::Missing { what: "object", key: hash.to_string() });
+    if raw.is_none() {
+        if blob_size(tx.db, hash)?.is_none() {
+            return Err(StoreError::Missing { what: "object", key: hash.to_string() });
+        }
+        require_file(tx, hash)?;
     }
     let progress = match first {
         Some(first) => TaskProgress::copy(EmailTaskId(*first)),
