@@ -97,8 +97,8 @@ struct StoreSide {
 ///
 /// # Errors
 ///
-/// When a courier uses the source, the source is incomplete, the target has a complete store, a database fails, or the copy
-/// differs. After an error the call can be repeated, and continues.
+/// When a courier uses the source, the source is incomplete, the target has a complete store, a
+/// database fails, or the copy differs. After an error the call can be repeated, and continues.
 pub fn transfer(
     from: &StoreLocation,
     to: &StoreLocation,
@@ -145,6 +145,8 @@ pub fn transfer(
         table.copy(&source.db, &target.db, progress)?;
         result.rows += table.verify(&source.db, &target.db, progress)?;
     }
+    // No courier of the source runs, and none of the target has started yet.
+    rows::execute(&target.db, "UPDATE couriers SET live = 0", [])?;
     facts::finish_copy(&target.db)?;
     facts::set_moved(&source.db)?;
     Ok(result)

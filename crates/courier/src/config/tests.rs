@@ -221,7 +221,7 @@ courier: {remote: {certificate: /a.pem, key: /b.pem, listen: '0.0.0.0:8646', nam
     courier.remote.names: found "https://hub", not a host name or an IP address; expected a name such as
     hub.example.com, without port
 courier: {remote: {tls: false}}
-    courier.remote.tls: unknown key
+    unknown key `tls`; known keys are listen, certificate, key, names
 courier: {service: {port: 65536}}
     courier.service.port: expected a number from 0 to 65535, found "65536"
 courier: {service: {port: -1}}

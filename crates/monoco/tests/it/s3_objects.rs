@@ -135,8 +135,10 @@ fn large_objects_are_in_the_bucket_and_both_couriers_read_them() {
     // Other bytes in the bucket are damage, never an answer.
     let path = hub.s3.objects("p/q").into_iter().find(|path| id.ends_with(name(path))).unwrap();
     std::fs::write(&path, vec![7; bytes.len()]).unwrap();
-    let damaged = a.get(&format!("/api/v1/objects/{id}"));
-    assert!(damaged.status >= 500 || damaged.bytes.len() < bytes.len(), "{}", damaged.status);
+    // The connection is cut before the last byte, when the answer has begun.
+    if let Ok(damaged) = a.try_request("GET", &format!("/api/v1/objects/{id}"), None) {
+        assert!(damaged.status >= 500, "{}", damaged.status);
+    }
 
     for courier in [&a, &b] {
         let status = courier.cli(&["courier", "status", "--format", "json"]).ok();

@@ -217,7 +217,7 @@ fn courier_that_was_stopped_beyond_its_lease_doubles_nothing() {
     wait_for_duty(&pair.couriers[other], "slack");
     load.check(&pair, other);
     // It is stopped for longer in a soak test.
-    let stopped_for = Duration::from_secs(times("MONOCO_STOPPED_S", 0).into());
+    let stopped_for = Duration::from_secs(times("MONOCO_STOPPED_S", 0));
     thread::sleep(stopped_for.saturating_sub(stopped_at.elapsed()));
     signal(&pair.couriers[holder], Signal::CONT);
     load.say(20);

@@ -51,8 +51,7 @@ pub fn check(dir: &Path, mails: &BTreeSet<MailId>) -> StoreResult<StoreCheck> {
     if result != "ok" {
         found.problems.push(format!("the database is damaged: {result}"));
     }
-    // The table is newer than the first schema.
-    if version > 1 && facts::is_incomplete(&db)? {
+    if facts::is_incomplete(&db)? {
         found.problems.push(facts::INCOMPLETE_COPY.to_owned());
     }
     for id in mails {
