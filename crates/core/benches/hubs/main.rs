@@ -14,6 +14,14 @@
 //!
 //! `crates/core/tests/hubs.rs` compares the simulation with closed forms and with measurements.
 
+#![cfg_attr(
+    test,
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "the tests of the modules run in crates/core/tests/hubs.rs, which has a harness"
+    )
+)]
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,

@@ -32,12 +32,15 @@ use remote::MemoryObjects;
 
 const NOON: Timestamp = Timestamp::from_ms(1_770_000_000_000);
 
+/// The connections of a courier, and where its erasures can be paused.
+type OpenCourier = (Arc<Connector>, Arc<DeletionPause>);
+
 /// A schema of its own, and a directory for large objects.
 pub(super) struct PgHome {
     url: String,
     schema: String,
     dir: TempDir,
-    couriers: Mutex<BTreeMap<String, (Arc<Connector>, Arc<DeletionPause>)>>,
+    couriers: Mutex<BTreeMap<String, OpenCourier>>,
     /// Where the bytes of large objects are.
     remote: Option<Arc<dyn RemoteObjects>>,
 }
