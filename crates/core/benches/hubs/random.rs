@@ -41,7 +41,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// Draws a rank.
+    /// Draws a rank; 1 is the most popular one.
     ///
     /// A number is drawn from the continuous density `x^-exponent` between 1 and `count + 1`, and its
     /// integer part `k` is accepted in proportion to `k^-exponent` over the mass of that density

@@ -22,7 +22,7 @@ const PLANNED_LOAD: f64 = 0.5;
 /// Weights that are computed for one row of the table of moved owners.
 const MAX_WEIGHTS: u32 = 10_000_000;
 
-/// Prints all tables.
+/// Simulates all scenarios and prints their tables.
 ///
 /// # Errors
 ///

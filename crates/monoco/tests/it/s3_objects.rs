@@ -41,8 +41,15 @@ impl Hub {
     }
 
     fn courier(&self, name: &str) -> Courier {
-        Courier::start_in(&self.home(name, &self.s3.url("p/q")))
+        let home = self.home(name, &self.s3.url("p/q"));
+        // Its log is also kept in a file.
+        let script = format!("exec \"$0\" \"$@\" 2> >(tee -a '{}' >&2)", log_of(&home).display());
+        Courier::start_under(&home, &["bash", "-c", &script].map(str::to_owned))
     }
+}
+
+fn log_of(home: &Path) -> PathBuf {
+    home.with_extension("log")
 }
 
 fn config(storage: &str) -> String {
@@ -148,6 +155,9 @@ fn large_objects_are_in_the_bucket_and_both_couriers_read_them() {
         let status = courier.cli(&["courier", "status", "--format", "json"]).ok();
         assert!(status.contains("s3://hub/p/q"), "{status}");
         assert!(!status.contains(S3_SECRET), "{status}");
+        let log = std::fs::read_to_string(log_of(courier.home())).unwrap();
+        assert!(log.contains("listens on"), "{log}");
+        assert!(!log.contains(S3_SECRET), "{log}");
     }
 }
 
