@@ -20,6 +20,8 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// Resources of an empty, idle server.
 pub struct IdleCost {
     pub resident_bytes: u64,
+    /// The part of the resident memory that is no page of a file: heap, stacks and relocated data.
+    pub anonymous_bytes: u64,
     /// CPU time per second.
     pub cpu_share: f64,
     /// Time of its smallest command.
@@ -31,8 +33,8 @@ impl IdleCost {
     pub fn watch(pid: u32, watch: Duration, command: &mut Command) -> Result<Self> {
         thread::sleep(SETTLE);
         let cpu_share = cpu_share(pid, watch)?;
-        let resident_bytes = resident_bytes(pid)?;
-        Ok(Self { resident_bytes, cpu_share, command: median_run(command)? })
+        let (resident_bytes, anonymous_bytes) = (resident_bytes(pid)?, memory(pid, "RssAnon:")?);
+        Ok(Self { resident_bytes, anonymous_bytes, cpu_share, command: median_run(command)? })
     }
 }
 

@@ -28,10 +28,10 @@ fn full() -> Plan {
         repeats: 3,
         bounds: Bounds {
             warm_up: Duration::from_millis(500),
-            measure: Duration::from_secs(5),
+            measure: Duration::from_secs(3),
             calls: 1_000_000,
         },
-        rest: Duration::from_secs(30),
+        rest: Duration::from_secs(15),
     }
 }
 

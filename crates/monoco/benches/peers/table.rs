@@ -82,11 +82,14 @@ impl Table {
 /// Table of the resources of idle servers.
 pub fn idle_cost(rows: &[(&str, IdleCost)]) -> String {
     let mut text = String::from(
-        "| empty and idle | memory, MiB | CPU, ms per s | one command, ms |\n|---|--:|--:|--:|\n",
+        "| empty and idle | memory, MiB | of it not from files, MiB | CPU, ms per s | one command, ms |\n\
+         |---|--:|--:|--:|--:|\n",
     );
+    let mib = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
     for (name, rest) in rows {
         let figures = [
-            format!("{:.1}", rest.resident_bytes as f64 / f64::from(1 << 20)),
+            mib(rest.resident_bytes),
+            mib(rest.anonymous_bytes),
             format!("{:.1}", rest.cpu_share * 1000.0),
             format!("{:.1}", rest.command.as_secs_f64() * 1000.0),
         ];

@@ -35,7 +35,7 @@ impl Plan {
     pub fn new(args: &Args) -> Self {
         let full = Self {
             dir: args.dir.clone(),
-            repeats: 7,
+            repeats: 5,
             warm_up: Duration::from_millis(500),
             measure: Duration::from_secs(3),
             waiting: vec![10_000, 100_000, 1_000_000],
