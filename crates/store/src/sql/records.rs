@@ -19,7 +19,9 @@ use super::db::params;
 use super::events::{self, EventSubject};
 use super::rows as sql;
 use super::writer::{Lookups, Tx};
-use super::{MAX_RELEASED_PER_COMMIT, SqlStore, boxes, contacts, dispatch, objects, sessions};
+use super::{
+    MAX_RELEASED_PER_COMMIT, SqlStore, boxes, contacts, dispatch, external_ids, objects, sessions,
+};
 use crate::{
     BoxHint, BoxSummary, CreatedRecord, DispatchRequest, DispatchResult, JitteredRetry,
     LeasedEntry, Page, PageRequest, RecordFilter, RecordStore, StoreError, StoreResult,
@@ -334,7 +336,12 @@ impl RecordStore for SqlStore {
             }
         }
         let hashes = batch.iter().map(|request| objects::hash_prefix(request.msg.id().hash()));
-        let lookups = Lookups { objects: hashes.collect(), unread: None };
+        let ids = batch.iter().filter_map(|request| request.external_id.as_deref());
+        let lookups = Lookups {
+            objects: hashes.collect(),
+            external_ids: ids.map(external_ids::hash_prefix).collect(),
+            ..Lookups::default()
+        };
         self.writer
             .run_each_on(lookups, batch, move |tx, batch| {
                 tx.each(batch, |tx, request| dispatch::dispatch(tx, request, now))
