@@ -298,6 +298,9 @@ fn update(
     if [from, to].contains(&ReadState::Unread) {
         tx.cache.unread.clear();
     }
+    if to == ReadState::Unread {
+        tx.cache.leased_up_to.clear();
+    }
     tx.effects.counts.record(record.box_kind, from, -1);
     tx.effects.counts.record(record.box_kind, to, 1);
     let unread = i64::from(to == ReadState::Unread) - i64::from(from == ReadState::Unread);

@@ -148,6 +148,8 @@ pub(super) struct RowCache {
     pub(super) objects: KnownObjects,
     /// The oldest unread records of boxes that were looked up for the current batch.
     pub(super) unread: HashMap<(i64, BoxKind), VecDeque<UnreadRecord>>,
+    /// The last records that were leased: those of the box before them are not unread.
+    pub(super) leased_up_to: HashMap<(i64, BoxKind), i64>,
     /// External ids that were looked up for the current batch.
     pub(super) external_ids: KnownExternalIds,
     /// Merge windows that were looked up for the current batch.
@@ -181,6 +183,7 @@ impl RowCache {
         self.deliveries.clear();
         self.duty = None;
         if others != OtherCommits::None {
+            self.leased_up_to.clear();
             self.day = None;
             self.reserved_mail_numbers = None;
         }
@@ -192,7 +195,7 @@ impl RowCache {
 
     fn limit_size(&mut self) {
         let most = self.parties.len().max(self.sessions.len()).max(self.boxes.len());
-        let most = most.max(self.leased.len());
+        let most = most.max(self.leased.len()).max(self.leased_up_to.len());
         if most.max(self.address_book.size()) > MAX_CACHED_ROWS {
             // The others are those of the current batch.
             *self = Self {

@@ -114,11 +114,11 @@ impl SqlStore {
 
 /// What is looked up to store events.
 fn lookups(events: &[PreparedEvent], now: Timestamp) -> Lookups {
-    let message = |event| match event {
-        &PreparedEvent::Message(ref request) => Some(request),
+    let messages = events.iter().filter_map(|event| match event {
+        PreparedEvent::Message(request) => Some(request),
         _ => None,
-    };
-    let mut lookups = Lookups::of_inbound(events.iter().filter_map(message), now);
+    });
+    let mut lookups = Lookups::of_inbound(messages, now);
     for event in events {
         if let PreparedEvent::Letter(letter) = event {
             lookups.external_ids.extend(letter.external_id());
