@@ -315,9 +315,9 @@ struct WindowKey<'a> {
 /// The open windows of some sessions, in one transaction: by tunnel, session and whether they are
 /// held, in the order of their numbers.
 #[derive(Default)]
-pub(super) struct KnownWindows(HashMap<(i64, String, bool), Vec<OpenWindow>>);
+pub(super) struct KnownWindows(HashMap<(i64, String, bool), Vec<KnownWindow>>);
 
-struct OpenWindow {
+struct KnownWindow {
     id: i64,
     window: MergeWindow,
     closes_at: Timestamp,
@@ -364,7 +364,7 @@ pub(super) fn look_up_windows(tx: &mut Tx<'_>, lookups: &[&WindowLookup]) -> Sto
     let found = rows::list(tx.db, FIND_WINDOWS, row, |row| {
         let key: (i64, String, bool) = (row.get(0)?, row.get(1)?, row.get(2)?);
         let closes_at = Timestamp::from_ms(row.get(3)?);
-        Ok((key, OpenWindow { id: row.get(4)?, window: read_window(row, 5)?, closes_at }))
+        Ok((key, KnownWindow { id: row.get(4)?, window: read_window(row, 5)?, closes_at }))
     })?;
     let known = &mut tx.cache.windows.0;
     known.extend(keys.into_iter().map(|key| (key, Vec::new())));
@@ -471,7 +471,7 @@ fn join_window(
     };
     if let Some(known) = tx.cache.windows.0.get_mut(&key) {
         known.retain(|it| it.id != id);
-        known.push(OpenWindow { id, window, closes_at });
+        known.push(KnownWindow { id, window, closes_at });
     }
     Ok(id)
 }
