@@ -170,12 +170,29 @@ impl RegisteredCourier {
         seen.since(now).max(now.since(seen)) < DUTY_LEASE
     }
 
+    /// Whether the courier has not reported its end, and yet counts as dead at `now`. Either it has
+    /// died, or the clock that shows `now` was set.
+    pub fn is_missing(&self, now: Timestamp) -> bool {
+        self.seen_at.is_some() && !self.is_live(now)
+    }
+
     fn can_do(&self, name: &DutyName) -> bool {
         match name {
             DutyName::Leader | DutyName::Dispatcher => true,
             DutyName::Tunnel(tunnel) => self.tunnels.contains(tunnel),
         }
     }
+}
+
+/// The newest time that a courier beside `me` has reported between two reads of all couriers. Such a
+/// courier runs, whatever other clocks show.
+pub fn newest_report(
+    me: CourierId,
+    before: &[RegisteredCourier],
+    after: &[RegisteredCourier],
+) -> Option<Timestamp> {
+    let is_new = |it: &&RegisteredCourier| it.run.id != me && !before.contains(it);
+    after.iter().filter(is_new).filter_map(|it| it.seen_at).max()
 }
 
 /// The place of `me` among the live couriers that can do the work of a duty.
@@ -318,6 +335,29 @@ mod tests {
         ] {
             assert_eq!(courier(1, &[], seen).is_live(at(0)), live, "{seen:?}");
         }
+    }
+
+    #[test]
+    fn courier_is_missing_when_it_has_neither_reported_nor_ended() {
+        for (seen, missing) in
+            [(Some(0), false), (Some(-20), true), (Some(60), true), (None, false)]
+        {
+            assert_eq!(courier(1, &[], seen).is_missing(at(0)), missing, "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn report_between_two_reads_shows_the_time_of_running_couriers() {
+        let me = run(1, 1).id;
+        let before = [1, 2, 3].map(|id| courier(id, &[], Some(-60)));
+        let changed = |seen: [Option<i64>; 3]| {
+            let after = [(1, seen[0]), (2, seen[1]), (3, seen[2])];
+            newest_report(me, &before, &after.map(|(id, seen)| courier(id, &[], seen)))
+        };
+        assert_eq!(changed([Some(-60); 3]), None);
+        assert_eq!(changed([Some(0), Some(-60), Some(-60)]), None, "its own earlier run");
+        assert_eq!(changed([Some(-60), None, Some(-60)]), None, "one that has ended");
+        assert_eq!(changed([Some(-60), Some(-55), Some(-54)]), Some(at(-54)));
     }
 
     #[test]

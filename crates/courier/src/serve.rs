@@ -45,7 +45,8 @@ use crate::courier::search_indexer::SearchIndexer;
 use crate::courier::tunnel_supervisor::TunnelSupervisor;
 use crate::courier::tunnels::TunnelRegistry;
 use crate::courier::{
-    approval_asks, database_check, figures, locks_file, object_check, retention, sweeper,
+    approval_asks, database_check, figures, locks_file, missing_couriers, object_check, retention,
+    sweeper,
 };
 use crate::home::{ApiToken, CourierInfo, CourierState, Home, HomeError, PageAccess, ReloadResult};
 use crate::log::LogWriter;
@@ -314,7 +315,7 @@ impl Courier {
         store.set_approval_policy(Arc::clone(&config.approvals));
         let index = Arc::new(FtsIndex::open(&home.store())?);
         let search = Arc::new(SearchIndexer::new(Arc::clone(&store), index, config.search));
-        let clock = start_clock(&store).await?;
+        let clock = start_clock(&store, id).await?;
         let run = store.register_courier(id, enabled_tunnels(&config), clock.now()).await?;
         let duties = if store.is_shared() { HeldDuties::none(run) } else { HeldDuties::all(run) };
         prepare_store(&store, clock, run, &config).await?;
@@ -606,9 +607,12 @@ fn start_listeners(
 
 /// Starts the clock at the last reading in the store. A reading of more than a day in the
 /// future was wrong: leases and delays that count from it end now.
-async fn start_clock(store: &SharedStore) -> Result<Clock, StoreError> {
+async fn start_clock(store: &SharedStore, me: CourierId) -> Result<Clock, StoreError> {
     let last = store.last_clock_reading().await?;
     if let Some(time) = store.server_time().await? {
+        if let Some(time) = missing_couriers::wait_for_report(store, me, time).await? {
+            return Ok(Clock::following(last.map_or(time, |last| last.max(time))));
+        }
         return start_shared_clock(store, last, time).await;
     }
     let wall = wall_now();

@@ -26,6 +26,7 @@ mod lost_mails;
 pub mod mailbox_check;
 pub mod mailbox_dir;
 pub mod merge;
+pub mod missing_couriers;
 pub mod object_check;
 pub mod place_file;
 pub mod receipts;

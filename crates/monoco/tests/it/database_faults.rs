@@ -117,6 +117,9 @@ impl Drop for OpenTransaction {
     }
 }
 
+/// Longer than any run: a record whose lease expires would be taken again.
+const MAX_LEASE_S: u32 = 86_400;
+
 /// Takes what is in the INBOX through both couriers. Every record is taken once.
 #[track_caller]
 fn take_all(couriers: &[Courier; 2], count: usize) {
@@ -124,7 +127,7 @@ fn take_all(couriers: &[Courier; 2], count: usize) {
     let take = |courier: &Courier| {
         let mut taken = Vec::new();
         loop {
-            let answer = courier.post(&next, &json!({"lease_s": 600})).ok();
+            let answer = courier.post(&next, &json!({"lease_s": MAX_LEASE_S})).ok();
             let Some(record) = answer["record"]["record_id"].as_str() else { return taken };
             taken.push(record.to_owned());
         }

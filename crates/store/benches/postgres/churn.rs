@@ -31,7 +31,8 @@ const QUICK_TIME_LIMIT: Duration = Duration::from_secs(20);
 
 const LARGEST_TABLES: &str = "
     SELECT c.relname::TEXT, pg_table_size(c.oid), pg_indexes_size(c.oid),
-           coalesce(s.n_live_tup, 0), coalesce(s.n_dead_tup, 0)
+           coalesce(s.n_live_tup, 0), coalesce(s.n_dead_tup, 0),
+           coalesce(s.n_tup_upd, 0), coalesce(s.n_tup_hot_upd, 0)
       FROM pg_class c
       JOIN pg_namespace n ON n.oid = c.relnamespace
       LEFT JOIN pg_stat_user_tables s ON s.relid = c.oid
@@ -66,7 +67,15 @@ pub fn measure(dir: &Path, url: &Arc<str>, quick: bool) -> Result<String> {
     }
     let wal = wal_bytes()?.get::<_, i64>(0) - before;
     let rows = runtime.block_on(async { client.query(LARGEST_TABLES, &[&schema]).await })?;
-    let columns = ["rows, KiB", "indexes, KiB", "live rows", "dead rows"].map(str::to_owned);
+    let columns = [
+        "rows, KiB",
+        "indexes, KiB",
+        "live rows",
+        "dead rows",
+        "updates",
+        "updates in place (HOT)",
+    ];
+    let columns = columns.map(str::to_owned);
     let first_and_last = [rates.first(), rates.last()].map(|rate| rate.copied().unwrap_or(0.0));
     let [first, last] = first_and_last.map(thousands);
     let mut text = format!(
@@ -84,7 +93,8 @@ pub fn measure(dir: &Path, url: &Arc<str>, quick: bool) -> Result<String> {
         let name: String = row.get(0);
         let (table, indexes): (i64, i64) = (row.get(1), row.get(2));
         let (live, dead): (i64, i64) = (row.get(3), row.get(4));
-        let figures = [table / 1024, indexes / 1024, live, dead];
+        let (updates, in_place): (i64, i64) = (row.get(5), row.get(6));
+        let figures = [table / 1024, indexes / 1024, live, dead, updates, in_place];
         text += &line(&name, &figures.map(|figure| thousands(figure as f64)));
     }
     Ok(text)

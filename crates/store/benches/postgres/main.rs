@@ -94,7 +94,7 @@ const YARDSTICKS: [&str; 3] = [tables::THREE, skip_locked::NAME, "monoco, Postgr
 
 /// How long a cell is measured, unless `--quick` is shorter. There are three times as many cells as
 /// in other benchmarks.
-const MEASURE: Duration = Duration::from_secs(3);
+const MEASURE: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     let quick = "one short round per cell, and a backlog of 100,000 instead of 1,000,000";

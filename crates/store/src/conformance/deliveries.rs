@@ -80,6 +80,37 @@ async fn put_idempotent_tunnel(store: &dyn Store) {
     put_tunnel(store, "keyed", StrangerPolicy::Accept, true).await;
 }
 
+pub(crate) async fn concurrent_reports_change_each_delivery_once(store: &dyn Store) {
+    put_lark_tunnel(store).await;
+    for n in 0..12 {
+        send_text(store, "lark", &n.to_string(), 0).await;
+    }
+    let leases = (0..12).map(|_| lease_next_delivery(store, "lark", 0));
+    let leased: Vec<_> = join_all(leases).await.into_iter().flatten().collect();
+    assert_eq!(leased.len(), 12);
+    // Two reports of each, and one of a lease that was never given.
+    let reports = leased.iter().flat_map(|it| {
+        let unknown = Delivery {
+            sending: SendStatus { epoch: it.entry.sending.epoch + 1, ..it.entry.sending.clone() },
+            ..it.entry.clone()
+        };
+        [it.entry.clone(), unknown, it.entry.clone()]
+    });
+    let reports: Vec<_> = reports.collect();
+    let results = join_all(reports.iter().map(|it| report(store, it, accepted(), 1))).await;
+    for (n, result) in results.into_iter().enumerate() {
+        match (n % 3, result) {
+            (1, Err(StoreError::LeaseLost(_))) => {}
+            (0 | 2, Ok(delivery)) => {
+                assert_eq!(delivery.sending.state.name(), SendState::Sent);
+                assert_eq!(delivery.revision, 2);
+            }
+            (_, other) => panic!("report {n}: {other:?}"),
+        }
+    }
+    assert_eq!(event_kinds(store).await.matches("sent").count(), 12);
+}
+
 pub(crate) async fn concurrent_senders_lease_each_delivery_once(store: &dyn Store) {
     put_lark_tunnel(store).await;
     let texts: Vec<_> = (0..60).map(|n| n.to_string()).collect();

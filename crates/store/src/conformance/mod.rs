@@ -142,6 +142,7 @@ macro_rules! conformance_tests {
         }
         crate::conformance::tests_of! { $home, deliveries:
             concurrent_senders_lease_each_delivery_once,
+            concurrent_reports_change_each_delivery_once,
             next_due_follows_waiting_and_failed_deliveries,
             longest_due_delivery_is_leased_first,
             delivery_is_not_leased_before_it_is_due,

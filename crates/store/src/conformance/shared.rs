@@ -74,6 +74,8 @@ macro_rules! shared_tests {
             counts_of_both_couriers_equal_a_recount,
             hints_reach_the_other_courier,
             cut_commit_is_done_once_and_answered,
+            burst_of_couriers_that_take_turns_keeps_numbers_dense,
+            cut_commit_of_couriers_that_take_turns_is_done_once,
             file_that_another_courier_refers_to_during_an_erasure_stays,
             file_that_another_courier_has_erased_must_be_stored_again,
             erasure_of_both_couriers_leaves_no_file,
@@ -358,6 +360,70 @@ pub(crate) async fn cut_commit_is_done_once_and_answered(home: &dyn SharedHome) 
     // The Mails are in the box of the chat, one for each cut.
     let mails = counts.remove(&(BoxKind::GroupInbox, ReadState::Unread));
     assert_eq!((counts, mails), (counted.records, Some(3)));
+}
+
+/// Numbers of events have no gaps.
+async fn assert_dense(store: &dyn Store) {
+    let all: Vec<i64> =
+        store.events(0, 10_000).await.unwrap().iter().map(|event| event.seq).collect();
+    assert_eq!(all, (1..=i64::try_from(all.len()).unwrap()).collect::<Vec<_>>());
+}
+
+pub(crate) async fn burst_of_couriers_that_take_turns_keeps_numbers_dense(home: &dyn SharedHome) {
+    let (a, b) = both(home).await;
+    add_local_contact(&*a, "bob").await;
+    // The authors and their conversations are new in the first round, and known in the others.
+    // Records are leased beside them.
+    for round in 0..4 {
+        let write = async |n: usize| {
+            let store = if n.is_multiple_of(2) { &*a } else { &*b };
+            if n.is_multiple_of(5) {
+                let leased = lease_next_record(store, "bob", 0).await;
+                return usize::from(leased.is_some());
+            }
+            let author = format!("author-{n}");
+            for text in ["first", "second"] {
+                let text = format!("{text} of {author} in round {round}");
+                let msg = chat(&author, &["bob"], &text);
+                assert_eq!(dispatch(store, without_tunnel(msg)).await, "bob/INBOX");
+            }
+            0
+        };
+        join_all((0..40).map(write)).await;
+    }
+    assert_eq!(inbox_size(&*b, "bob").await, 4 * 32 * 2);
+    assert_dense(&*a).await;
+    let sessions = b.sessions(&did("bob"), FULL_PAGE).await.unwrap().entries;
+    assert_eq!(sessions.len(), 32);
+    for session in sessions {
+        let last = body_text(session.last.body.unwrap().as_bytes());
+        assert_eq!(last, format!("second of {} in round 3", short_name(&session.peer)));
+        let entries = a.session(&did("bob"), &session.peer, FULL_PAGE).await.unwrap().entries;
+        assert_eq!(entries.len(), 4 * 2, "{}", session.peer);
+    }
+    let mut names: Vec<String> = (0..40).map(|n| format!("author-{n}")).collect();
+    names.push("bob".to_owned());
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    assert_eq!(a.counts().await.unwrap(), recount(&*b, &names, &[]).await);
+}
+
+pub(crate) async fn cut_commit_of_couriers_that_take_turns_is_done_once(home: &dyn SharedHome) {
+    let (a, b) = both(home).await;
+    add_local_contact(&*a, "bob").await;
+    for point in CutPoint::ALL {
+        // After the commit of the other courier this one waits for its turn.
+        for store in [&*b, &*a, &*b] {
+            let text = format!("{point:?} {}", inbox_size(store, "bob").await);
+            assert_eq!(dispatch_text(store, &text).await, "bob/INBOX");
+        }
+        home.cut("a", point);
+        assert_eq!(dispatch_text(&*a, &format!("{point:?}")).await, "bob/INBOX", "{point:?}");
+        let again = dispatch_text(&*b, &format!("{point:?}")).await;
+        assert_eq!(again, "again: bob/INBOX", "{point:?}");
+    }
+    assert_eq!(inbox_size(&*b, "bob").await, 3 * 4);
+    assert_dense(&*b).await;
+    assert_eq!(a.counts().await.unwrap(), recount(&*b, &["ann", "bob"], &[]).await);
 }
 
 const FILE: &[u8] = b"bytes that two people send";

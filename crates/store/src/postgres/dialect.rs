@@ -237,6 +237,11 @@ pub(super) fn escape(text: &str) -> Cow<'_, str> {
     escaped.into()
 }
 
+/// A text as it is stored, in hexadecimal digits.
+pub(crate) fn encode(text: &str) -> String {
+    escape(text).bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Restores a text that [`escape`] has changed, or returns `None` when it has not.
 pub(super) fn unescape(text: &str) -> Option<String> {
     if !text.contains(ESCAPE) {

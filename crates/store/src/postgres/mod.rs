@@ -29,6 +29,7 @@ use crate::{RemoteObjects, StoreError, StoreResult};
 pub(crate) use batches::{BatchStart, OtherCommits};
 use blobs::PgBlobs;
 use connect::Connector;
+pub(crate) use dialect::encode as encoded_text;
 use driver::PgConnection;
 pub(crate) use hints::{HintExchange, PendingHints};
 pub use server::{ServerFacts, StandbyFacts};

@@ -237,6 +237,11 @@ pub(super) fn tunnel_exists(tx: &mut Tx<'_>, id: &TunnelId) -> StoreResult<bool>
     Ok(tx.cache.address_book.tunnel(tx.db, id)?.is_some())
 }
 
+/// Returns a tunnel, in the writer.
+pub(super) fn tunnel_in_tx(tx: &mut Tx<'_>, id: &TunnelId) -> StoreResult<Option<TunnelInfo>> {
+    tx.cache.address_book.tunnel(tx.db, id)
+}
+
 pub(super) fn tunnel(db: &Db, id: &TunnelId) -> StoreResult<Option<TunnelInfo>> {
     rows::optional(db, TUNNEL, [id.as_str()], read_tunnel)
 }

@@ -25,7 +25,7 @@ use super::db::{Db, Row, RowResult, params};
 use super::events::{self, EventSubject};
 use super::records::{self, LeaseEndCause};
 use super::rows::{self, parsed};
-use super::writer::Tx;
+use super::writer::{Lookups, Tx};
 use super::{
     DAMAGED_ROW_DELAY, SqlStore, address_book, approvals, contacts, email, halts, objects, send,
 };
@@ -197,9 +197,47 @@ fn by_seq(db: &Db, seq: i64) -> Result<(Delivery, i64), StoreError> {
 fn by_id(db: &Db, recent: &RecentEntries, id: &RecordId) -> Result<(Delivery, i64), StoreError> {
     let missing = || StoreError::Missing { what: "delivery", key: id.to_string() };
     let object = objects::find_by_half_hash(db, recent, id.msg_prefix())?.ok_or_else(missing)?;
-    let sql = "SELECT seq FROM deliveries WHERE object = ?1 AND tag = ?2";
-    let seq = rows::optional(db, sql, params![object, id.tag()], |row| row.get(0))?;
-    by_seq(db, seq.ok_or_else(missing)?)
+    let sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE d.object = ?1 AND d.tag = ?2");
+    let found =
+        rows::optional(db, &sql, params![object, id.tag()], |row| Ok((read(row)?, row.get(17)?)))?;
+    found.ok_or_else(missing)
+}
+
+/// Looks up deliveries by id, for the batch. One alone is found as fast when it is needed.
+pub(super) fn look_up(tx: &mut Tx<'_>, ids: &[RecordId]) -> Result<(), StoreError> {
+    if ids.len() < 2 {
+        return Ok(());
+    }
+    let prefixes = ids.iter().map(|id| objects::hash_prefix(id.msg_prefix()).to_string());
+    let tags = ids.iter().map(|id| id.tag().to_string());
+    let (prefixes, tags): (Vec<_>, Vec<_>) = (prefixes.collect(), tags.collect());
+    let sql = format!(
+        "SELECT {COLUMNS}, n.hash
+           FROM unnest(CAST(string_to_array(?1, ',') AS BIGINT[]),
+                       CAST(string_to_array(?2, ',') AS BIGINT[])) AS k(hash_prefix, tag)
+           JOIN object_hashes h ON h.hash_prefix = k.hash_prefix
+           JOIN objects n ON n.seq = h.object AND n.kind = 'cymsg'
+           JOIN deliveries d ON d.object = coalesce(n.superseded_by, n.seq) AND d.tag = k.tag
+           JOIN objects o ON o.seq = d.object
+           JOIN parties a ON a.id = d.author"
+    );
+    let row = params![prefixes.join(","), tags.join(",")];
+    let found = rows::list_undamaged(tx.db, "delivery", usize::MAX, &sql, row, |row| {
+        let named = ObjId::from_parts(ObjKind::Msg, row.get(22)?);
+        let id = RecordId::from_tag(RecordKind::Delivery, &named, row.get(2)?);
+        Ok((id, (read(row)?, row.get(17)?)))
+    })?;
+    // Those that were not found are looked for again, and get their error then.
+    tx.cache.deliveries = found.into_iter().filter(|(id, _)| ids.contains(id)).collect();
+    Ok(())
+}
+
+/// Like [`by_id`], in the writer.
+fn by_id_in_tx(tx: &mut Tx<'_>, id: &RecordId) -> Result<(Delivery, i64), StoreError> {
+    match tx.cache.deliveries.remove(id) {
+        Some(known) => Ok(known),
+        None => by_id(tx.db, tx.indexes.hashes.recent(), id),
+    }
 }
 
 /// Lists the first deliveries of a message.
@@ -401,7 +439,7 @@ pub(super) fn end_leases(
         {
             lease.until = lease.until.min(now);
         }
-        let capabilities = capabilities(tx.db, &delivery)?;
+        let capabilities = capabilities(tx, &delivery)?;
         let status = delivery.sending.clone();
         let next = status.expire(now, &retry.retry, capabilities, retry.jitter)?;
         let delivery = update(tx, delivery, next, now)?;
@@ -458,9 +496,9 @@ fn mark(
 }
 
 /// The capabilities of a delivery's tunnel. A tunnel that was removed has none.
-fn capabilities(db: &Db, delivery: &Delivery) -> Result<TunnelCapabilities, StoreError> {
+fn capabilities(tx: &mut Tx<'_>, delivery: &Delivery) -> Result<TunnelCapabilities, StoreError> {
     let tunnel = match delivery.plan.tunnel_did.tunnel() {
-        Some(id) => address_book::tunnel(db, &id)?,
+        Some(id) => address_book::tunnel_in_tx(tx, &id)?,
         None => None,
     };
     Ok(TunnelCapabilities {
@@ -512,6 +550,7 @@ fn update(
         keeps_place,
         next.rate_limited,
     ];
+    tx.cache.deliveries.remove(&delivery.id);
     if !rows::update_one(tx.db, UPDATE, row)? {
         return Err(StoreError::Conflict { what: "delivery", revision: delivery.revision });
     }
@@ -701,9 +740,9 @@ impl DeliveryStore for SqlStore {
         now: Timestamp,
     ) -> Result<Delivery, StoreError> {
         self.writer
-            .run(move |tx| {
-                let (delivery, object) = by_id(tx.db, tx.indexes.hashes.recent(), &id)?;
-                let capabilities = capabilities(tx.db, &delivery)?;
+            .run_on(Lookups::of_delivery(id), move |tx| {
+                let (delivery, object) = by_id_in_tx(tx, &id)?;
+                let capabilities = capabilities(tx, &delivery)?;
                 let next = delivery.sending.clone().report(
                     outcome.clone(),
                     &proof,
@@ -732,8 +771,8 @@ impl DeliveryStore for SqlStore {
         now: Timestamp,
     ) -> Result<Delivery, StoreError> {
         self.writer
-            .run(move |tx| {
-                let (delivery, object) = by_id(tx.db, tx.indexes.hashes.recent(), &id)?;
+            .run_on(Lookups::of_delivery(id), move |tx| {
+                let (delivery, object) = by_id_in_tx(tx, &id)?;
                 let next = delivery.sending.clone().part_sent(&proof, now, term)?;
                 if delivery.parts.contains(&part) {
                     return Ok(delivery);
@@ -756,8 +795,8 @@ impl DeliveryStore for SqlStore {
         now: Timestamp,
     ) -> Result<Delivery, StoreError> {
         self.writer
-            .run(move |tx| {
-                let (delivery, object) = by_id(tx.db, tx.indexes.hashes.recent(), &id)?;
+            .run_on(Lookups::of_delivery(id), move |tx| {
+                let (delivery, object) = by_id_in_tx(tx, &id)?;
                 let next = delivery.sending.clone().postpone(until, &proof)?;
                 let delivery = update(tx, delivery, next, now)?;
                 let detail = json!({"until": until});

@@ -130,7 +130,7 @@ pub(super) fn find_external_id(
         return Ok(None);
     };
     let Some(tunnel) = contacts::find_party_id(tx, &tunnel.did())? else { return Ok(None) };
-    external_ids::find(tx.db, tx.indexes.external_ids.recent(), external_id, Some(tunnel))
+    external_ids::find_in_tx(tx, external_id, tunnel)
 }
 
 fn insert_records(

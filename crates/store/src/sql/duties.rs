@@ -95,22 +95,29 @@ fn put(tx: &Tx<'_>, before: &Duty, after: &Duty) -> StoreResult<bool> {
 /// # Errors
 ///
 /// [`StoreError::DutyLost`].
-pub(super) fn check(tx: &Tx<'_>, proof: &DutyProof) -> StoreResult<()> {
+pub(super) fn check(tx: &mut Tx<'_>, proof: &DutyProof) -> StoreResult<()> {
+    if tx.cache.duty.as_ref() == Some(proof) {
+        return Ok(());
+    }
     let sql = "SELECT epoch, courier FROM duties WHERE name = ?1";
     let found: Option<(i64, Option<String>)> =
         rows::optional(tx.db, sql, [proof.name.to_string()], |row| Ok((row.get(0)?, row.get(1)?)))?;
     match found {
-        Some((epoch, Some(_))) if epoch == proof.epoch => Ok(()),
+        Some((epoch, Some(_))) if epoch == proof.epoch => {
+            tx.cache.duty = Some(proof.clone());
+            Ok(())
+        }
         _ => Err(StoreError::DutyLost { duty: proof.name.to_string(), epoch: proof.epoch }),
     }
 }
 
 fn renew(
-    tx: &Tx<'_>,
+    tx: &mut Tx<'_>,
     run: CourierRun,
     tunnels: &BTreeSet<TunnelId>,
     now: Timestamp,
 ) -> StoreResult<Vec<(Duty, DutyStep)>> {
+    tx.cache.duty = None;
     let row = params![run.id.to_string(), run.boot, rows::as_json(tunnels)?, now.ms()];
     if rows::changed_rows(tx.db, REPORT, row)? == 0 {
         return Err(StoreError::CourierReplaced(run.id));
@@ -191,6 +198,7 @@ impl DutyStore for SqlStore {
     async fn release_duties(&self, duties: Vec<DutyProof>) -> StoreResult<()> {
         self.writer
             .run(move |tx| {
+                tx.cache.duty = None;
                 for DutyProof { name, epoch } in &duties {
                     rows::execute(tx.db, RELEASE_DUTY, params![name.to_string(), epoch])?;
                 }
@@ -202,6 +210,7 @@ impl DutyStore for SqlStore {
     async fn end_courier(&self, run: CourierRun, now: Timestamp) -> StoreResult<bool> {
         self.writer
             .run(move |tx| {
+                tx.cache.duty = None;
                 let own = params![run.id.to_string(), run.boot];
                 rows::execute(
                     tx.db,

@@ -1,6 +1,8 @@
 //! External ids: the message ids of providers, by which repeated messages are recognised. Where
 //! an id does not suffice, the hash of the body identifies the message as well.
 
+use std::collections::HashMap;
+
 use monoco_core::inbound::BodyHash;
 use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::time::Timestamp;
@@ -38,6 +40,15 @@ const FIND: &str = "
      LIMIT 1
 ";
 
+// The external ids of a batch, on PostgreSQL only.
+const FIND_MANY: &str = "
+    SELECT h.hash_prefix, e.tunnel, e.external_id, e.seq, e.object
+      FROM external_ids_by_hash h
+      JOIN external_ids e ON e.seq = h.external_id
+     WHERE h.hash_prefix = ANY (CAST(string_to_array(?1, ',') AS BIGINT[]))
+     ORDER BY h.external_id
+";
+
 const FIND_BODY: &str = "
     SELECT e.object
       FROM body_hashes b
@@ -61,6 +72,64 @@ const DELETE_EXPIRED_BODIES: &str = "
      )
 ";
 
+/// All external ids whose hashes start with one of some prefixes, in one transaction. Inserted ids are
+/// added, so that it stays complete.
+#[derive(Default)]
+pub(super) struct KnownExternalIds(HashMap<i64, Vec<KnownExternalId>>);
+
+struct KnownExternalId {
+    tunnel: i64,
+    external_id: String,
+    seq: i64,
+    object: i64,
+}
+
+impl KnownExternalIds {
+    /// Forgets all, at the end of a transaction and when ids get their objects.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// Looks up external ids by the prefixes of their hashes. One alone is found as fast when it is
+/// needed.
+pub(super) fn look_up(
+    db: &Db,
+    known: &mut KnownExternalIds,
+    prefixes: Vec<i64>,
+) -> StoreResult<()> {
+    if prefixes.len() < 2 {
+        return Ok(());
+    }
+    let texts: Vec<String> = prefixes.iter().map(i64::to_string).collect();
+    let found = rows::list(db, FIND_MANY, [texts.join(",")], |row| {
+        let (tunnel, external_id) = (row.get(1)?, row.get(2)?);
+        let (seq, object) = (row.get(3)?, row.get(4)?);
+        Ok((row.get(0)?, KnownExternalId { tunnel, external_id, seq, object }))
+    })?;
+    known.0.extend(prefixes.into_iter().map(|prefix| (prefix, Vec::new())));
+    for (prefix, id) in found {
+        known.0.entry(prefix).or_default().push(id);
+    }
+    Ok(())
+}
+
+/// Like [`find`] for an id of one tunnel, in the writer.
+pub(super) fn find_in_tx(
+    tx: &Tx<'_>,
+    external_id: &str,
+    tunnel: i64,
+) -> StoreResult<Option<(i64, i64)>> {
+    match tx.cache.external_ids.0.get(&hash_prefix(external_id)) {
+        Some(known) => {
+            let is_it =
+                |it: &&KnownExternalId| it.tunnel == tunnel && it.external_id == external_id;
+            Ok(known.iter().find(is_it).map(|it| (it.seq, it.object)))
+        }
+        None => find(tx.db, tx.indexes.external_ids.recent(), external_id, Some(tunnel)),
+    }
+}
+
 /// Inserts an external id of a tunnel. `object` is 0 while there is no message for it.
 pub(super) fn insert(
     tx: &mut Tx<'_>,
@@ -70,12 +139,18 @@ pub(super) fn insert(
 ) -> StoreResult<i64> {
     let sql = "INSERT INTO external_ids (tunnel, external_id, object) VALUES (?1, ?2, ?3)";
     let seq = rows::insert(tx.db, sql, params![tunnel, external_id, object])?;
-    tx.indexes.external_ids.add(tx.db, hash_prefix(external_id), seq)?;
+    let prefix = hash_prefix(external_id);
+    tx.indexes.external_ids.add(tx.db, prefix, seq)?;
+    if let Some(known) = tx.cache.external_ids.0.get_mut(&prefix) {
+        let external_id = external_id.to_owned();
+        known.push(KnownExternalId { tunnel, external_id, seq, object });
+    }
     Ok(seq)
 }
 
 /// Stores which message an external id became.
-pub(super) fn set_object(tx: &Tx<'_>, seq: i64, object: i64) -> StoreResult<()> {
+pub(super) fn set_object(tx: &mut Tx<'_>, seq: i64, object: i64) -> StoreResult<()> {
+    tx.cache.external_ids.clear();
     rows::execute(tx.db, "UPDATE external_ids SET object = ?2 WHERE seq = ?1", [seq, object])?;
     Ok(())
 }

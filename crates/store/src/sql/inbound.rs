@@ -19,12 +19,13 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::bulk_index::RecentEntries;
-use super::db::{Db, params};
+use super::db::{Db, Row, RowResult, params};
 use super::events::{self, EventSubject};
 use super::mails::{self, NewMail};
 use super::rows::{self, parsed};
-use super::writer::Tx;
+use super::writer::{Lookups, Tx};
 use super::{SqlStore, address_book, contacts, dispatch, external_ids, objects};
+use crate::postgres::encoded_text;
 use crate::{
     DispatchOutcome, DispatchRequest, InboundStore, MergeContext, PipelineRouting, StoreError,
     StoreEventResult, StoreInboundEvent, StoreInboundRequest, StoreInboundResult, StoreResult,
@@ -49,6 +50,20 @@ const FIND_WINDOW: &str = "
      WHERE tunnel = ?1 AND session = ?2 AND held = ?3 AND closes_at > ?4
      ORDER BY id DESC
      LIMIT 1
+";
+
+// The open windows of a batch, on PostgreSQL only. Sessions are encoded, because any character can be
+// part of one.
+const FIND_WINDOWS: &str = "
+    SELECT w.tunnel, w.session, w.held, w.closes_at, w.id, w.first_at, w.last_at, w.messages,
+           w.bytes, w.pending_files
+      FROM unnest(CAST(string_to_array(?1, ',') AS BIGINT[]), string_to_array(?2, ','))
+           AS k(tunnel, session)
+      JOIN merge_windows w
+        ON w.tunnel = k.tunnel
+       AND w.session = convert_from(decode(substr(k.session, 2), 'hex'), 'UTF8')
+     WHERE w.closes_at > ?3
+     ORDER BY w.id
 ";
 
 const INSERT_WINDOW: &str = "
@@ -124,8 +139,8 @@ pub(super) fn check(
 ) -> StoreResult<InboundCheck> {
     let StoreInboundRequest { tunnel, message, .. } = request;
     if let Some(tunnel_id) = contacts::find_party_id(tx, &tunnel.did())?
-        && let recent = tx.indexes.external_ids.recent()
-        && let Some(object) = find_repeated(tx.db, recent, tunnel_id, message, now)?
+        && let known = external_ids::find_in_tx(tx, &message.id, tunnel_id)?
+        && let Some(object) = find_repeated(tx.db, known, tunnel_id, message, now)?
     {
         let object = Some(object).filter(|object| *object != 0);
         let subject = EventSubject { object, ..EventSubject::default() };
@@ -147,21 +162,19 @@ pub(super) fn check(
     Ok(InboundCheck::New(NewInboundRow { external_id, author, policy }))
 }
 
-/// Finds the first copy of a message, by its external id or its body. Returns the row of its
-/// object.
+/// Finds the first copy of a message, by its external id, whose rows are `known`, or by its body.
+/// Returns the row of its object.
 fn find_repeated(
     db: &Db,
-    recent: &RecentEntries,
+    known: Option<(i64, i64)>,
     tunnel: i64,
     message: &InboundMessage,
     now: Timestamp,
 ) -> StoreResult<Option<i64>> {
-    if let Some((_, object)) = external_ids::find(db, recent, &message.id, Some(tunnel))? {
-        return Ok(Some(object));
-    }
-    match &message.body_hash {
-        Some(body) => external_ids::find_body(db, tunnel, body, now),
-        None => Ok(None),
+    match (known, &message.body_hash) {
+        (Some((_, object)), _) => Ok(Some(object)),
+        (None, Some(body)) => external_ids::find_body(db, tunnel, body, now),
+        (None, None) => Ok(None),
     }
 }
 
@@ -174,7 +187,8 @@ fn is_new(
     now: Timestamp,
 ) -> StoreResult<bool> {
     if let Some(tunnel_id) = contacts::find(db, &tunnel.did())?
-        && find_repeated(db, recent, tunnel_id, message, now)?.is_some()
+        && let known = external_ids::find(db, recent, &message.id, Some(tunnel_id))?
+        && find_repeated(db, known, tunnel_id, message, now)?.is_some()
     {
         return Ok(false);
     }
@@ -215,7 +229,7 @@ fn insert_message(
     let key = WindowKey { tunnel_id, tunnel, provider, session: message.merge_key(held), held };
     let bytes = u32::try_from(message.json().len()).unwrap_or(u32::MAX);
     let files = files::count(tx.db, external_id, message)?;
-    let window = join_window(tx, &key, bytes, files, debounce, now)?;
+    let window = join_window(tx, key, bytes, files, debounce, now)?;
     rows::execute(tx.db, INSERT_MESSAGE, params![window, external_id, message.json()])?;
     if files.all > 0 {
         files::enter_window(tx, external_id, window)?;
@@ -298,30 +312,133 @@ struct WindowKey<'a> {
     held: bool,
 }
 
+/// The open windows of some sessions, in one transaction: by tunnel, session and whether they are
+/// held, in the order of their numbers.
+#[derive(Default)]
+pub(super) struct KnownWindows(HashMap<(i64, String, bool), Vec<KnownWindow>>);
+
+struct KnownWindow {
+    id: i64,
+    window: MergeWindow,
+    closes_at: Timestamp,
+}
+
+impl KnownWindows {
+    /// Forgets all, at the end of a transaction and when a command changes windows in another way.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// The window of a message that is stored, as far as it is known before.
+pub(super) struct WindowLookup {
+    tunnel: Did,
+    /// Its session, when it is not held, and when it is.
+    sessions: [String; 2],
+    now: Timestamp,
+}
+
+impl WindowLookup {
+    fn new(request: &StoreInboundRequest, now: Timestamp) -> Self {
+        let sessions = [false, true].map(|held| request.message.merge_key(held));
+        Self { tunnel: request.tunnel.did(), sessions, now }
+    }
+}
+
+/// Looks up the open windows of several messages. The window of one alone is found as fast when it is
+/// needed.
+pub(super) fn look_up_windows(tx: &mut Tx<'_>, lookups: &[&WindowLookup]) -> StoreResult<()> {
+    let Some(oldest) = lookups.iter().map(|it| it.now).min().filter(|_| lookups.len() > 1) else {
+        return Ok(());
+    };
+    let (mut tunnels, mut sessions, mut keys) = (Vec::new(), Vec::new(), Vec::new());
+    for WindowLookup { tunnel, sessions: both, .. } in lookups {
+        let Some(tunnel) = contacts::find_party_id(tx, tunnel)? else { continue };
+        for (session, held) in both.iter().zip([false, true]) {
+            tunnels.push(tunnel.to_string());
+            sessions.push(format!("x{}", encoded_text(session)));
+            keys.push((tunnel, session.clone(), held));
+        }
+    }
+    let row = params![tunnels.join(","), sessions.join(","), oldest.ms()];
+    let found = rows::list(tx.db, FIND_WINDOWS, row, |row| {
+        let key: (i64, String, bool) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        let closes_at = Timestamp::from_ms(row.get(3)?);
+        Ok((key, KnownWindow { id: row.get(4)?, window: read_window(row, 5)?, closes_at }))
+    })?;
+    let known = &mut tx.cache.windows.0;
+    known.extend(keys.into_iter().map(|key| (key, Vec::new())));
+    for (key, window) in found {
+        // Two messages of one session find it twice.
+        if let Some(known) = known.get_mut(&key)
+            && known.last().is_none_or(|last| last.id < window.id)
+        {
+            known.push(window);
+        }
+    }
+    Ok(())
+}
+
+impl Lookups {
+    /// What is looked up to store messages.
+    fn of_inbound<'r>(
+        requests: impl Iterator<Item = &'r StoreInboundRequest>,
+        now: Timestamp,
+    ) -> Self {
+        let mut lookups = Self::default();
+        for request in requests {
+            lookups.external_ids.push(external_ids::hash_prefix(&request.message.id));
+            lookups.windows.push(WindowLookup::new(request, now));
+        }
+        lookups
+    }
+}
+
+/// Reads the columns of a window, which start at the column `first`.
+fn read_window(row: &Row<'_>, first: usize) -> RowResult<MergeWindow> {
+    Ok(MergeWindow {
+        first: Timestamp::from_ms(row.get(first)?),
+        last: Timestamp::from_ms(row.get(first + 1)?),
+        messages: row.get(first + 2)?,
+        bytes: row.get(first + 3)?,
+        pending_files: row.get(first + 4)?,
+    })
+}
+
+/// Finds the open window of a session.
+fn find_window(
+    tx: &Tx<'_>,
+    key: &(i64, String, bool),
+    now: Timestamp,
+) -> StoreResult<Option<(i64, MergeWindow)>> {
+    if let Some(known) = tx.cache.windows.0.get(key) {
+        let open = known.iter().rev().find(|it| it.closes_at > now);
+        return Ok(open.map(|it| (it.id, it.window)));
+    }
+    let (tunnel, session, held) = key;
+    let row = params![tunnel, session, held, now.ms()];
+    rows::optional(tx.db, FIND_WINDOW, row, |row| Ok((row.get(0)?, read_window(row, 1)?)))
+}
+
 /// Adds a message of `bytes` to the open window of its session, or opens a new one. Returns
 /// the window.
 fn join_window(
-    tx: &Tx<'_>,
-    key: &WindowKey<'_>,
+    tx: &mut Tx<'_>,
+    key: WindowKey<'_>,
     bytes: u32,
     files: FileCounts,
     debounce: &Debounce,
     now: Timestamp,
 ) -> StoreResult<i64> {
-    let row = params![key.tunnel_id, key.session, key.held, now.ms()];
-    let open: Option<(i64, MergeWindow)> = rows::optional(tx.db, FIND_WINDOW, row, |row| {
-        let window = MergeWindow {
-            first: Timestamp::from_ms(row.get(1)?),
-            last: Timestamp::from_ms(row.get(2)?),
-            messages: row.get(3)?,
-            bytes: row.get(4)?,
-            pending_files: row.get(5)?,
-        };
-        Ok((row.get(0)?, window))
-    })?;
+    let WindowKey { tunnel_id, tunnel, provider, session, held } = key;
+    let key = (tunnel_id, session, held);
+    let open = find_window(tx, &key, now)?;
     let joined = open.and_then(|(id, window)| Some((id, window.join(debounce, now, bytes)?)));
-    if let Some((id, window)) = joined {
-        let window = window.with_files(files.pending);
+    let is_open = joined.is_some();
+    let (id, window) = joined.unwrap_or_else(|| (0, MergeWindow::open(now, bytes)));
+    let window = window.with_files(files.pending);
+    let (ready_at, closes_at) = (window.ready_at(debounce), window.closes_at(debounce));
+    let id = if is_open {
         let row = params![
             id,
             window.last.ms(),
@@ -329,29 +446,34 @@ fn join_window(
             window.bytes,
             files.all,
             window.pending_files,
-            window.ready_at(debounce).ms(),
-            window.closes_at(debounce).ms(),
+            ready_at.ms(),
+            closes_at.ms(),
         ];
         rows::execute(tx.db, EXTEND_WINDOW, row)?;
-        return Ok(id);
+        id
+    } else {
+        let row = params![
+            tunnel_id,
+            tunnel.as_str(),
+            provider,
+            key.1,
+            held,
+            window.first.ms(),
+            window.last.ms(),
+            window.messages,
+            window.bytes,
+            files.all,
+            window.pending_files,
+            ready_at.ms(),
+            closes_at.ms(),
+        ];
+        rows::insert(tx.db, INSERT_WINDOW, row)?
+    };
+    if let Some(known) = tx.cache.windows.0.get_mut(&key) {
+        known.retain(|it| it.id != id);
+        known.push(KnownWindow { id, window, closes_at });
     }
-    let window = MergeWindow::open(now, bytes).with_files(files.pending);
-    let row = params![
-        key.tunnel_id,
-        key.tunnel.as_str(),
-        key.provider,
-        key.session,
-        key.held,
-        window.first.ms(),
-        window.last.ms(),
-        window.messages,
-        window.bytes,
-        files.all,
-        window.pending_files,
-        window.ready_at(debounce).ms(),
-        window.closes_at(debounce).ms(),
-    ];
-    rows::insert(tx.db, INSERT_WINDOW, row)
+    Ok(id)
 }
 
 /// Number of messages that are not merged yet.
@@ -510,6 +632,7 @@ fn merge_window(tx: &mut Tx<'_>, merge: &PreparedMerge, now: Timestamp) -> Store
         for sql in [SET_LETTERS_BECAME, SET_EXTERNAL_IDS] {
             rows::execute(tx.db, sql, [*window, object])?;
         }
+        tx.cache.external_ids.clear();
         let subject = EventSubject { object: Some(object), ..EventSubject::default() };
         let detail =
             json!({"mail": mail.id, "messages": mail.messages, "tunnel": tunnel, "held": held});
@@ -699,8 +822,9 @@ impl InboundStore for SqlStore {
                 return vec![Err(error); batch.len()];
             }
         }
+        let lookups = Lookups::of_inbound(batch.iter(), now);
         self.writer
-            .run_each(batch, move |tx, batch| {
+            .run_each_on(lookups, batch, move |tx, batch| {
                 tx.each(batch, |tx, request| {
                     Ok(batch::store_new(tx, request, false, now)?.0.result)
                 })

@@ -20,11 +20,13 @@ use tokio::sync::watch;
 
 use super::db::params;
 use super::rows as sql;
+use super::writer::Lookups;
 use super::{DAMAGED_ROW_DELAY, MAX_RELEASED_PER_COMMIT, SqlStore, counts, objects};
 use crate::{
     AcceptResult, LetterCounts, LetterQuery, LetterRow, LetterSource, LetterStep, LetterStepResult,
     LetterStore, OperatorAction, Page, PageRequest, PipelineRouting, StoreError, StoreResult,
 };
+use accept::PreparedLetter;
 use rows::LetterWithTexts;
 
 pub(super) mod accept;
@@ -132,8 +134,10 @@ impl LetterStore for SqlStore {
                 Err(error) => return vec![Err(error); count],
             }
         }
+        let external_ids = prepared.iter().filter_map(PreparedLetter::external_id).collect();
+        let lookups = Lookups { external_ids, ..Lookups::default() };
         self.writer
-            .run_each(prepared, move |tx, prepared| {
+            .run_each_on(lookups, prepared, move |tx, prepared| {
                 tx.each(prepared, |tx, letter| accept::accept(tx, letter, &outbound, now))
             })
             .await
@@ -218,7 +222,10 @@ impl LetterStore for SqlStore {
         }
         self.writer
             .run_each(steps, move |tx, steps| {
-                let results = tx.each(steps, |tx, prepared| step::apply(tx, prepared, now))?;
+                rows::look_up(tx, &step::rows_of(steps))?;
+                let results = tx.each(steps, |tx, prepared| step::apply(tx, prepared, now));
+                tx.cache.letters.clear();
+                let results = results?;
                 step::put_reservations(tx, steps.iter().zip(&results))?;
                 Ok(results)
             })

@@ -19,7 +19,9 @@ use super::db::params;
 use super::events::{self, EventSubject};
 use super::rows as sql;
 use super::writer::{Lookups, Tx};
-use super::{MAX_RELEASED_PER_COMMIT, SqlStore, boxes, contacts, dispatch, objects, sessions};
+use super::{
+    MAX_RELEASED_PER_COMMIT, SqlStore, boxes, contacts, dispatch, external_ids, objects, sessions,
+};
 use crate::{
     BoxHint, BoxSummary, CreatedRecord, DispatchRequest, DispatchResult, JitteredRetry,
     LeasedEntry, Page, PageRequest, RecordFilter, RecordStore, StoreError, StoreResult,
@@ -296,6 +298,9 @@ fn update(
     if [from, to].contains(&ReadState::Unread) {
         tx.cache.unread.clear();
     }
+    if to == ReadState::Unread {
+        tx.cache.leased_up_to.clear();
+    }
     tx.effects.counts.record(record.box_kind, from, -1);
     tx.effects.counts.record(record.box_kind, to, 1);
     let unread = i64::from(to == ReadState::Unread) - i64::from(from == ReadState::Unread);
@@ -334,7 +339,12 @@ impl RecordStore for SqlStore {
             }
         }
         let hashes = batch.iter().map(|request| objects::hash_prefix(request.msg.id().hash()));
-        let lookups = Lookups { objects: hashes.collect(), unread: None };
+        let ids = batch.iter().filter_map(|request| request.external_id.as_deref());
+        let lookups = Lookups {
+            objects: hashes.collect(),
+            external_ids: ids.map(external_ids::hash_prefix).collect(),
+            ..Lookups::default()
+        };
         self.writer
             .run_each_on(lookups, batch, move |tx, batch| {
                 tx.each(batch, |tx, request| dispatch::dispatch(tx, request, now))

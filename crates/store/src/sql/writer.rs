@@ -21,7 +21,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use monoco_core::approval::policy::ApprovalPolicy;
+use monoco_core::delivery::Delivery;
 use monoco_core::did::Did;
+use monoco_core::duty::DutyProof;
 use monoco_core::record::{BoxKind, MsgRecord, RecordId};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
@@ -29,10 +31,13 @@ use super::address_book::AddressCache;
 use super::bulk_index::BulkIndexes;
 use super::counts::RowCounts;
 use super::db::{Db, TxControl, TxStatus};
+use super::external_ids::{self, KnownExternalIds};
+use super::inbound::{self, KnownWindows, WindowLookup};
+use super::letters::rows::LetterHead;
 use super::objects::{self, KnownObjects};
 use super::records::{self, UnreadRecord};
 use super::sessions::SessionChanges;
-use super::{events, files};
+use super::{deliveries, events, files};
 use crate::postgres::{BatchStart, OtherCommits, PendingHints};
 use crate::sqlite::{DatabaseFile, WalSize};
 use crate::{BoxHint, StoreError, StoreHealth, StoreResult};
@@ -143,6 +148,18 @@ pub(super) struct RowCache {
     pub(super) objects: KnownObjects,
     /// The oldest unread records of boxes that were looked up for the current batch.
     pub(super) unread: HashMap<(i64, BoxKind), VecDeque<UnreadRecord>>,
+    /// The last records that were leased: those of the box before them are not unread.
+    pub(super) leased_up_to: HashMap<(i64, BoxKind), i64>,
+    /// External ids that were looked up for the current batch.
+    pub(super) external_ids: KnownExternalIds,
+    /// Merge windows that were looked up for the current batch.
+    pub(super) windows: KnownWindows,
+    /// Deliveries that were looked up for the current batch, with the rows of their objects.
+    pub(super) deliveries: HashMap<RecordId, (Delivery, i64)>,
+    /// Letters that were looked up for the current command, by their rows.
+    pub(super) letters: HashMap<i64, LetterHead>,
+    /// A duty that this courier holds, as the current batch has found out.
+    pub(super) duty: Option<DutyProof>,
     /// Records that were leased, with the rows of their objects.
     pub(super) leased: HashMap<RecordId, (MsgRecord, i64)>,
     /// The current day of the retention clock.
@@ -161,7 +178,12 @@ impl RowCache {
     fn start_batch(&mut self, others: OtherCommits) {
         self.objects.clear();
         self.unread.clear();
+        self.external_ids.clear();
+        self.windows.clear();
+        self.deliveries.clear();
+        self.duty = None;
         if others != OtherCommits::None {
+            self.leased_up_to.clear();
             self.day = None;
             self.reserved_mail_numbers = None;
         }
@@ -173,10 +195,17 @@ impl RowCache {
 
     fn limit_size(&mut self) {
         let most = self.parties.len().max(self.sessions.len()).max(self.boxes.len());
-        let most = most.max(self.leased.len());
+        let most = most.max(self.leased.len()).max(self.leased_up_to.len());
         if most.max(self.address_book.size()) > MAX_CACHED_ROWS {
-            // The objects are those of the current batch.
-            *self = Self { objects: std::mem::take(&mut self.objects), ..Self::default() };
+            // The others are those of the current batch.
+            *self = Self {
+                objects: std::mem::take(&mut self.objects),
+                unread: std::mem::take(&mut self.unread),
+                external_ids: std::mem::take(&mut self.external_ids),
+                windows: std::mem::take(&mut self.windows),
+                deliveries: std::mem::take(&mut self.deliveries),
+                ..Self::default()
+            };
         }
     }
 }
@@ -365,6 +394,18 @@ pub(super) struct Lookups {
     pub(super) objects: Vec<i64>,
     /// The box of which a record is leased.
     pub(super) unread: Option<(Did, BoxKind)>,
+    /// External ids, by the first part of their hashes.
+    pub(super) external_ids: Vec<i64>,
+    /// Windows that messages join.
+    pub(super) windows: Vec<WindowLookup>,
+    /// The delivery that a sender reports about.
+    pub(super) delivery: Option<RecordId>,
+}
+
+impl Lookups {
+    pub(super) fn of_delivery(id: RecordId) -> Self {
+        Self { delivery: Some(id), ..Self::default() }
+    }
 }
 
 struct WriteCommand<T, F> {
@@ -752,6 +793,13 @@ impl WriterThread {
             let mut tx = self.tx(false);
             if command.run(&mut tx) {
                 effects.add(tx.effects);
+                // Commands of other kinds can change them.
+                if command.lookups().windows.is_empty() {
+                    self.cache.windows.clear();
+                }
+                if command.lookups().delivery.is_none() {
+                    self.cache.deliveries.clear();
+                }
             } else {
                 check_open(&self.db)?;
                 if self.db.status() == TxStatus::Aborted || self.db.total_changes() != changes {
@@ -802,6 +850,12 @@ impl WriterThread {
         } else {
             objects::look_up(&self.db, &mut self.cache.objects, hashes.collect())?;
         }
+        let ids = commands.iter().flat_map(|command| command.lookups().external_ids.iter());
+        external_ids::look_up(&self.db, &mut self.cache.external_ids, ids.copied().collect())?;
+        let windows: Vec<_> = commands.iter().flat_map(|it| it.lookups().windows.iter()).collect();
+        inbound::look_up_windows(&mut self.tx(false), &windows)?;
+        let ids: Vec<_> = commands.iter().filter_map(|it| it.lookups().delivery).collect();
+        deliveries::look_up(&mut self.tx(false), &ids)?;
         let mut boxes = HashMap::<_, usize>::new();
         for unread in commands.iter().filter_map(|command| command.lookups().unread.as_ref()) {
             *boxes.entry(unread).or_default() += 1;

@@ -10,7 +10,7 @@ use super::corrections::{self, Correction, PreparedCorrection};
 use super::{InboundCheck, check, files, insert_message};
 use crate::sql::events::{self, EventSubject};
 use crate::sql::letters::accept::{self, PreparedLetter};
-use crate::sql::writer::Tx;
+use crate::sql::writer::{Lookups, Tx};
 use crate::sql::{SqlStore, contacts, external_ids, require_file};
 use crate::{
     AcceptResult, LetterSource, PipelineRouting, StoreError, StoreEventResult, StoreInboundEvent,
@@ -62,7 +62,8 @@ impl SqlStore {
                     Err(error) => results[number] = Err(error),
                 }
             }
-            let stored = self.writer.run_each(prepared, move |tx, prepared| {
+            let lookups = lookups(&prepared, now);
+            let stored = self.writer.run_each_on(lookups, prepared, move |tx, prepared| {
                 tx.each(prepared, |tx, event| apply(tx, event, now))
             });
             open = Vec::new();
@@ -111,6 +112,21 @@ impl SqlStore {
     }
 }
 
+/// What is looked up to store events.
+fn lookups(events: &[PreparedEvent], now: Timestamp) -> Lookups {
+    let messages = events.iter().filter_map(|event| match event {
+        PreparedEvent::Message(request) => Some(request),
+        _ => None,
+    });
+    let mut lookups = Lookups::of_inbound(messages, now);
+    for event in events {
+        if let PreparedEvent::Letter(letter) = event {
+            lookups.external_ids.extend(letter.external_id());
+        }
+    }
+    lookups
+}
+
 fn moves_on() -> StoreError {
     let why = "the corrected message is being processed; try again";
     StoreError::Unavailable(why.to_owned())
@@ -127,6 +143,7 @@ fn apply(tx: &mut Tx<'_>, event: &PreparedEvent, now: Timestamp) -> Result<StepR
             StoreEventResult::without_letter(store_notice(tx, tunnel, notice, now)?)
         }
         PreparedEvent::Correction(correction) => {
+            tx.cache.windows.clear();
             return Ok(match corrections::apply(tx, correction, now)? {
                 Some(result) => StepResult::Done(result),
                 None => StepResult::Stale,
@@ -177,8 +194,7 @@ pub(super) fn is_repeated(
     now: Timestamp,
 ) -> Result<bool, StoreError> {
     let Some(tunnel_id) = contacts::find_party_id(tx, &tunnel.did())? else { return Ok(false) };
-    let recent = tx.indexes.external_ids.recent();
-    let Some((_, object)) = external_ids::find(tx.db, recent, id, Some(tunnel_id))? else {
+    let Some((_, object)) = external_ids::find_in_tx(tx, id, tunnel_id)? else {
         return Ok(false);
     };
     let object = Some(object).filter(|object| *object != 0);

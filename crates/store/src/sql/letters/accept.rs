@@ -16,7 +16,7 @@ use crate::sql::inbound::{self, InboundCheck, NewInboundRow, files};
 use crate::sql::rows as sql;
 use crate::sql::send::{self, SendCheck};
 use crate::sql::writer::Tx;
-use crate::sql::{SqlStore, contacts, objects};
+use crate::sql::{SqlStore, contacts, external_ids, objects};
 use crate::{
     AcceptResult, DispatchRequest, LetterSource, LetterSourceKind, PipelineRouting, SendRequest,
     StoreError, StoreInboundRequest, StoreResult,
@@ -26,6 +26,18 @@ use crate::{
 pub(in crate::sql) struct PreparedLetter {
     source: LetterSource,
     text: Option<HashedText>,
+}
+
+impl PreparedLetter {
+    /// The start of the hash of the external id of the message.
+    pub(in crate::sql) fn external_id(&self) -> Option<i64> {
+        let id = match &self.source {
+            LetterSource::Inbound(request) => &request.message.id,
+            LetterSource::Dispatch(request) => request.external_id.as_ref()?,
+            LetterSource::Submitted { .. } | LetterSource::Send(_) => return None,
+        };
+        Some(external_ids::hash_prefix(id))
+    }
 }
 
 impl SqlStore {

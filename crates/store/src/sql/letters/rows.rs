@@ -243,6 +243,7 @@ pub(super) fn save(
         now.ms(),
         after.holder.as_ref().map(Holder::as_str),
     ];
+    tx.cache.letters.remove(&before.id.seq);
     if !sql::update_one(tx.db, UPDATE, row)? {
         let revision = by_seq(tx.db, before.id.seq)?.map_or(0, |head| head.revision);
         return Err(StoreError::Conflict { what: "the letter", revision });
@@ -275,6 +276,31 @@ pub(super) fn delete(tx: &mut Tx<'_>, seq: i64, state: LetterState) -> StoreResu
 
 pub(super) fn find(db: &Db, id: LetterId) -> StoreResult<LetterHead> {
     by_seq(db, id.seq)?.filter(|head| head.id == id).ok_or_else(|| missing(id))
+}
+
+/// Looks up letters by number, for the current command. On SQLite, and for one alone, a query for each
+/// one is as fast.
+pub(super) fn look_up(tx: &mut Tx<'_>, seqs: &[i64]) -> StoreResult<()> {
+    if seqs.len() < 2 || tx.db.as_postgres().is_none() {
+        return Ok(());
+    }
+    let seqs: Vec<String> = seqs.iter().map(i64::to_string).collect();
+    let select = format!(
+        "SELECT {COLUMNS} FROM letters l
+          WHERE l.seq = ANY (CAST(string_to_array(?1, ',') AS BIGINT[]))"
+    );
+    let all = usize::MAX;
+    let found = sql::list_undamaged(tx.db, "letter", all, &select, [seqs.join(",")], read)?;
+    tx.cache.letters = found.into_iter().map(|head| (head.id.seq, head)).collect();
+    Ok(())
+}
+
+/// Like [`find`], in the writer.
+pub(super) fn find_in_tx(tx: &mut Tx<'_>, id: LetterId) -> StoreResult<LetterHead> {
+    match tx.cache.letters.remove(&id.seq) {
+        Some(head) if head.id == id => Ok(head),
+        _ => find(tx.db, id),
+    }
 }
 
 pub(super) fn missing(id: LetterId) -> StoreError {

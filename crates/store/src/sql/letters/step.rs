@@ -71,6 +71,15 @@ impl SqlStore {
     }
 }
 
+/// The rows of the letters that some steps read.
+pub(super) fn rows_of(steps: &[PreparedStep]) -> Vec<i64> {
+    let of_step = |PreparedStep { step, .. }: &PreparedStep| {
+        let joined = step.joins.iter().map(|(id, _)| id.seq);
+        joined.chain([step.id.seq]).collect::<Vec<_>>()
+    };
+    steps.iter().flat_map(of_step).collect()
+}
+
 pub(super) fn apply(
     tx: &mut Tx<'_>,
     prepared: &PreparedStep,
@@ -80,7 +89,8 @@ pub(super) fn apply(
     if let Some(duty) = &step.duty {
         duties::check(tx, duty)?;
     }
-    let before = find_unchanged(tx.db, step.id, step.revision)?;
+    let before = rows::find_in_tx(tx, step.id)?;
+    sql::check_revision("the letter", Some(step.revision), before.revision)?;
     let joined = join_letters(tx, step.id, &step.joins)?;
     let mut after = before.clone();
     let rejected = act(tx, &mut after, &step.then, now)?;
@@ -118,13 +128,14 @@ fn find_unchanged(db: &Db, id: LetterId, revision: i64) -> StoreResult<LetterHea
 
 /// Prepares the letters that are merged into `into`. Returns each before and after.
 fn join_letters(
-    tx: &Tx<'_>,
+    tx: &mut Tx<'_>,
     into: LetterId,
     joins: &[(LetterId, i64)],
 ) -> StoreResult<Vec<(LetterHead, LetterHead)>> {
     let mut joined = Vec::with_capacity(joins.len());
     for (id, revision) in joins {
-        let before = find_unchanged(tx.db, *id, *revision)?;
+        let before = rows::find_in_tx(tx, *id)?;
+        sql::check_revision("the letter", Some(*revision), before.revision)?;
         let status = before.status.clone().join(into)?;
         if *id == into {
             let (from, to) = (LetterState::Waiting.as_str(), LetterState::Merged.as_str());

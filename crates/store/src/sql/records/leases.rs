@@ -46,15 +46,18 @@ pub(in crate::sql) enum LeaseEndCause<'a> {
     HolderGone(&'a str),
 }
 
-/// The query for the records of a box that can be leased, with their messages. A single index seek,
-/// however many records there are. The state is compared as a range, so that it counts for the
-/// order: otherwise PostgreSQL can choose the primary key, and pass all records that were read.
+/// The query for the records of a box that can be leased, after a number, with their messages. A single
+/// index seek, however many records there are. The state is compared as a range, so that it counts for
+/// the order: otherwise PostgreSQL can choose the primary key, and pass all records that were read.
+/// It is compared together with the number, so that the seek passes the entries of records that were
+/// leased: PostgreSQL keeps them in the index until `VACUUM`.
 fn unread_query() -> String {
     format!(
         "SELECT {COLUMNS}, {}
            FROM {TABLES}
            {}
-          WHERE r.owner = ?1 AND r.box = ?2 AND r.state BETWEEN 'UNREAD' AND 'UNREAD'
+          WHERE r.owner = ?1 AND r.box = ?2
+            AND (r.state, r.seq) > ('UNREAD', ?3) AND r.state <= 'UNREAD'
           ORDER BY r.state, r.seq",
         objects::BODY_COLUMNS,
         objects::SUPERSEDING,
@@ -75,7 +78,8 @@ fn unread(
     box_kind: BoxKind,
     limit: usize,
 ) -> StoreResult<Vec<UnreadRecord>> {
-    let row = params![owner, box_kind.as_str()];
+    let after = tx.cache.leased_up_to.get(&(owner, box_kind)).copied().unwrap_or(0);
+    let row = params![owner, box_kind.as_str(), after];
     rows::list_undamaged(tx.db, "record", limit, &unread_query(), row, |row| {
         let columns = objects::read_columns(row, COLUMN_COUNT)?;
         Ok(UnreadRecord { record: read(row)?, object: row.get(16)?, columns })
@@ -118,6 +122,7 @@ pub(super) fn lease_oldest(
     let others = tx.cache.unread.remove(&(owner, box_kind));
     let record = update(tx, record, next, now)?;
     tx.cache.unread.extend(others.map(|others| ((owner, box_kind), others)));
+    tx.cache.leased_up_to.insert((owner, box_kind), record.seq);
     tx.cache.leased.insert(record.id, (record.clone(), object));
     append_event(tx, EventKind::Taken, &record, object, &detail, now)?;
     Ok(Some((record, body)))
