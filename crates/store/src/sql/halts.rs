@@ -74,8 +74,8 @@ fn counts(db: &Db, scope: &HaltScope) -> StoreResult<HaltCounts> {
                 SELECT count(*)
                   FROM deliveries d
                  WHERE d.state = 'SENDING' AND d.lease_until IS NOT NULL
-                   AND EXISTS (SELECT 1 FROM send_decisions s
-                                WHERE s.object = d.object AND s.agent = ?1)
+                   AND EXISTS (SELECT 1 FROM events e JOIN send_decisions s ON s.event = e.seq
+                                WHERE e.object = d.object AND s.agent = ?1)
             ";
             Ok(HaltCounts { sending: number(sql, name)?, waiting: 0, pending })
         }
