@@ -19,10 +19,12 @@ const MAX_HALTS: usize = 1_000;
 
 const LIST: &str = "SELECT scope, locked, halted_by, at FROM halts ORDER BY scope";
 
+// A lock stays until the halt ends: who may halt may not be allowed to resume.
 const PUT: &str = "
     INSERT INTO halts (scope, locked, halted_by, at)
     VALUES (?1, ?2, ?3, ?4)
-        ON CONFLICT (scope) DO UPDATE SET locked = excluded.locked
+        ON CONFLICT (scope) DO UPDATE
+        SET locked = CASE WHEN halts.locked = 1 THEN 1 ELSE excluded.locked END
 ";
 
 /// Returns all halts that apply now.
