@@ -18,8 +18,9 @@ pub const MAX_WRONG_CODES: u32 = 3;
 /// How long an account is locked.
 pub const LOCK_DURATION: Duration = Duration::from_secs(600);
 
-/// The letters of codes: none that looks like another one or like a digit.
-const ALPHABET: &[u8] = b"abcdefghjkmnpqrstuvwxyz";
+/// The letters of codes: none that looks like another one or like a digit, and no vowels, so that
+/// an ordinary message such as "no thank you" does not have the form of an answer.
+const ALPHABET: &[u8] = b"bcdfghjkmnpqrstvwxz";
 
 /// An answer to the approval with this code.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +50,8 @@ impl ChatAnswer {
             Some((code, reason)) => (code, Some(reason.trim()).filter(|reason| !reason.is_empty())),
             None => (rest, None),
         };
-        if code.len() != CODE_LETTERS || !code.bytes().all(|byte| byte.is_ascii_alphabetic()) {
+        let is_letter = |byte: u8| ALPHABET.contains(&byte.to_ascii_lowercase());
+        if code.len() != CODE_LETTERS || !code.bytes().all(is_letter) {
             return None;
         }
         let yes = word.eq_ignore_ascii_case("yes");
@@ -141,6 +143,9 @@ mod tests {
             ("yes kqzwtx", None),
             ("yes kq2wt", None),
             ("yes kqzwt please", None),
+            ("no thank you", None),
+            ("Yes great", None),
+            ("no gypsy", None),
             ("oh yes kqzwt", None),
             ("yeskqzwt", None),
             ("> yes kqzwt", None),
@@ -189,8 +194,8 @@ mod tests {
 
     #[test]
     fn code_is_a_valid_answer() {
-        let code = code([0, 1, 22, 23, u32::MAX]);
-        assert_eq!(&code[..4], "abza");
+        let code = code([0, 1, 18, 19, u32::MAX]);
+        assert_eq!(&code[..4], "bczb");
         assert!(ChatAnswer::parse(&format!("yes {code}")).is_some());
     }
 }

@@ -241,15 +241,21 @@ pub async fn edit(
 #[cfg_attr(test, utoipa::path(
     get, path = "/api/v1/decisions/{id}", operation_id = "explain_approval",
     tag = "approvals",
-    params(("id" = String, Path, description = "Id of the message, `cymsg:…`; can be shortened")),
+    params(("id" = String, Path, description =
+        "Id of the message, `cymsg:…`, which can be shortened, or of its approval, `apr_…`")),
     responses((status = 200, body = DecisionView))
 ))]
 pub async fn explain(
     State(api): State<SharedApi>,
     path: PathParams,
 ) -> Result<axum::Json<DecisionView>, ApiError> {
-    let invalid = |error| ApiError::bad_parameter("id", error);
-    let id: ObjId = ids::resolve(&api, path.text("id"), invalid).await?;
+    let text = path.text("id");
+    let id: ObjId = if text.starts_with("apr_") {
+        api.store.approval(approval_id(&path)?).await?.msg_id
+    } else {
+        let expected = "expected the id of a message, cymsg:…, or of its approval, apr_…";
+        ids::resolve(&api, text, |_| ApiError::bad_parameter("id", expected)).await?
+    };
     let missing =
         || StoreError::Missing { what: "decision of the policy about", key: id.to_string() };
     let decision = api.store.decision_of(id).await?.ok_or_else(missing)?;

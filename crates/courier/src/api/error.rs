@@ -105,7 +105,8 @@ impl ApiError {
     }
 
     pub fn wrong_token() -> Self {
-        let message = "wrong token; `monoco token show` prints the token of this courier";
+        let message = "wrong token; `monoco token add` creates one for an agent, `monoco token show` \
+                       prints that of the owner";
         Self::new(StatusCode::UNAUTHORIZED, "wrong_token", message)
     }
 

@@ -34,7 +34,8 @@ pub async fn list(State(api): State<SharedApi>) -> Result<axum::Json<HaltList>, 
 /// Halt deliveries
 ///
 /// When the request is answered, no attempt in the scope starts any more, also not through tunnels
-/// of other programs. Messages that agents send meanwhile are held for approval.
+/// of other programs. Messages that agents send meanwhile are held for approval. A halt that has
+/// `lock` keeps it until deliveries are resumed.
 #[cfg_attr(test, utoipa::path(
     put, path = "/api/v1/halts/{scope}", operation_id = "halt",
     tag = "approvals", request_body = Option<HaltBody>,
@@ -48,10 +49,19 @@ pub async fn halt(
     OptionalJsonBody(HaltBody { lock }): OptionalJsonBody<HaltBody>,
 ) -> Result<axum::Json<HaltResult>, ApiError> {
     let scope: HaltScope = path.parse("scope")?;
-    if let HaltScope::Tunnel(id) = &scope
-        && !api.store.owner_exists(&id.did()).await?
-    {
-        return Err(StoreError::Missing { what: "tunnel", key: id.to_string() }.into());
+    // A misspelt name would stop nothing.
+    let missing = match &scope {
+        HaltScope::All => None,
+        HaltScope::Tunnel(id) => {
+            (!api.store.owner_exists(&id.did()).await?).then(|| ("tunnel", id.to_string()))
+        }
+        HaltScope::Agent(name) => {
+            let is_known = api.store.tokens().await?.iter().any(|it| it.name.as_str() == name);
+            (!is_known).then(|| ("token", name.clone()))
+        }
+    };
+    if let Some((what, key)) = missing {
+        return Err(StoreError::Missing { what, key }.into());
     }
     if lock && matches!(scope, HaltScope::Tunnel(_)) {
         let why = "a tunnel cannot be locked; lock all agents or one agent";

@@ -9,6 +9,7 @@
 //! and nothing is recorded.
 
 use monoco_core::claim::{MailLocation, Workspace};
+use monoco_core::letter::ChainDirection;
 use monoco_core::mail::{MailId, Trust};
 use monoco_core::object::{ObjId, ObjKind};
 use monoco_core::token::{AgentToken, Scope};
@@ -64,7 +65,8 @@ pub fn check_mail(caller: &Caller, row: &MailRow) -> Result<(), StoreError> {
 ///
 /// # Errors
 ///
-/// 404 for a message that is no Mail, in no box of the agent, and not held for the agent.
+/// 404 for a message that is no Mail, in no box of the agent, and neither held for the agent nor in
+/// the outbound chain.
 pub async fn read_message(
     api: &Api,
     caller: &Caller,
@@ -150,6 +152,10 @@ fn can_see(token: &AgentToken, trace: &MessageTrace) -> bool {
             .deliveries
             .iter()
             .any(|delivery| delivery.author == token.did || delivery.plan.tunnel_did == token.did)
+        || trace.letters.iter().any(|row| {
+            // In the outbound chain the message is in no box yet.
+            row.direction == ChainDirection::Outbound && row.letter.from == token.did.as_str()
+        })
 }
 
 /// Whether the caller may see a message that a search has found.

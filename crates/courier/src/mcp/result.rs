@@ -17,6 +17,9 @@ use crate::center::reply::ReplyError;
 /// Tokens of the warning and the delimiters around a text.
 const FENCE_TOKENS: usize = 100;
 
+/// Most tokens of the message of an error.
+const MAX_ERROR_TOKENS: usize = 500;
+
 /// Inserted where a text was cut to fit into a result.
 const CUT_NOTE: &str = "\n[the rest was left out: too long for one result]";
 
@@ -133,7 +136,8 @@ impl ToolError {
     pub fn render(self) -> Value {
         let mut facts = Map::new();
         facts.insert("error".to_owned(), self.code.into());
-        facts.insert("message".to_owned(), self.message.into());
+        // It can repeat an argument.
+        facts.insert("message".to_owned(), fit(&self.message, MAX_ERROR_TOKENS).into());
         let facts = Value::Object(facts);
         json!({
             "content": [text_block(&facts.to_string())],
@@ -145,7 +149,26 @@ impl ToolError {
 
 impl From<ApiError> for ToolError {
     fn from(error: ApiError) -> Self {
-        Self { code: error.code, message: error.message }
+        let ApiError { code, message, .. } = error;
+        let message = match next_step(code) {
+            Some(next) => format!("{message}; {next}"),
+            None => message,
+        };
+        Self { code, message }
+    }
+}
+
+/// What an agent does about an error of the API that does not say it to agents.
+fn next_step(code: &str) -> Option<&'static str> {
+    match code {
+        "not_found" => {
+            Some("check the id: list_mails, search and the results of your calls have it")
+        }
+        "unresolvable" => {
+            Some("nothing was sent; ask the owner for the DID, or answer a Mail with reply_to_mail")
+        }
+        "refused_by_rule" => Some("do not send it again; tell the owner"),
+        _ => None,
     }
 }
 
@@ -195,6 +218,8 @@ mod tests {
     fn long_text_is_cut_to_the_budget() {
         let marker = "MONOCO-FENCE ".repeat(5_000);
         for long in ["x".repeat(1 << 20), "世".repeat(50_000), marker] {
+            let error = ToolError::argument(&long, "is too long").render();
+            assert!(estimate_tokens(&error.to_string()) <= 3 * MAX_ERROR_TOKENS);
             let result = ToolResult::with_text(json!({"id": 1}), Trust::Known, long);
             let result = result.render().unwrap();
             let tokens = estimate_tokens(text(&result, 0)) + estimate_tokens(text(&result, 1));

@@ -69,7 +69,7 @@ pub enum ApproveCommand {
     },
     /// Explain what the policy decided about a message, rule by rule
     Explain {
-        /// Id of the message (cymsg:…)
+        /// Id of the message (cymsg:…), which can be shortened, or of its approval (apr_…)
         msg: String,
     },
 }
@@ -192,7 +192,8 @@ async fn edit(
     };
     let path = format!("/api/v1/approvals/{}/edit", segment(id));
     let approval: ApprovalView = client.post(&path, &json!({"text": text, "title": title})).await?;
-    show(context.format, &approval)
+    // Without the text, which is that of the held message.
+    output::one(context.format, &approval, &approval.approval.id, FIELDS)
 }
 
 async fn replay(context: &CliContext, client: &Client, since: &str) -> Result<(), CliError> {
@@ -225,8 +226,9 @@ async fn explain(context: &CliContext, client: &Client, msg: &str) -> Result<(),
     let path = format!("/api/v1/decisions/{}", segment(msg));
     let found: Result<DecisionView, CliError> = client.get(&path).await;
     let decision = found.map_err(|failure| match failure.exit {
-        CliExit::NotPossible => failure.hint(
-            "only messages of agents, and of the owner with `owner: rules`, are decided by rules",
+        CliExit::NotPossible if failure.message.starts_with("there is no decision") => failure.hint(
+            "only messages of agents, and of the owner with `owner: rules` or `hold`, are decided by \
+             rules; refused and edited messages have no decision of their own",
         ),
         _ => failure,
     })?;
@@ -239,7 +241,8 @@ async fn explain(context: &CliContext, client: &Client, msg: &str) -> Result<(),
         return output::list(context.format, &decision, &decision.rules, columns);
     }
     let DecisionView { decision: was, rule, by, at, rules, approval, .. } = &decision;
-    print(&escape_line(&format!("{was} by `{rule}`, sent by {by} at {at}")))?;
+    let done = if was == "hold" { "held" } else { "sent" };
+    print(&escape_line(&format!("{done} by `{rule}`; posted by {by} at {at}")))?;
     for check in rules {
         let mark = if check.matched { "matches" } else { "does not match" };
         print(&escape_line(&format!("  {} {mark}: {}", check.rule, check.why)))?;

@@ -6,7 +6,7 @@ use super::CliContext;
 use super::client::segment;
 use super::failure::{CliError, CliExit};
 use super::output::{self, Column, OutputFormat, ToCell, print};
-use monoco_courier::api::views::approvals::{HaltList, HaltResult};
+use monoco_courier::api::views::approvals::{HaltList, HaltResult, HaltView};
 
 #[derive(Debug, clap::Args)]
 pub struct HaltArgs {
@@ -34,10 +34,16 @@ const FIELDS: &[Column<HaltResult>] = &[
     ("waiting", |it| it.waiting.cell()),
     ("waiting for approval", |it| it.pending_approvals.cell()),
     ("all halts", |it| {
-        let scopes: Vec<_> = it.halts.iter().map(|halt| halt.scope.clone()).collect();
+        let scopes: Vec<_> = it.halts.iter().map(scope_text).collect();
         scopes.cell()
     }),
 ];
+
+/// What is halted, and whether agents are locked.
+pub fn scope_text(halt: &HaltView) -> String {
+    let lock = if halt.lock { " (locked)" } else { "" };
+    format!("{}{lock}", halt.scope)
+}
 
 impl HaltScopeArgs {
     /// The path of the halt.
@@ -53,7 +59,14 @@ impl HaltScopeArgs {
 
 pub async fn halt(context: &CliContext, args: HaltArgs) -> Result<(), CliError> {
     let path = args.scope.path();
-    let result: HaltResult = context.client()?.put(&path, &json!({"lock": args.lock})).await?;
+    let halted: Result<HaltResult, CliError> =
+        context.client()?.put(&path, &json!({"lock": args.lock})).await;
+    let result = halted.map_err(|failure| match (failure.exit, &args.scope.agent) {
+        (CliExit::NotPossible, Some(_)) => {
+            failure.hint("nothing was halted; `monoco token list` shows the agents")
+        }
+        _ => failure,
+    })?;
     show(context.format, &result)
 }
 

@@ -63,8 +63,8 @@ fn write_draft(home: &Path, text: &str) {
     std::fs::rename(partial, dir.join("draft.md")).unwrap();
 }
 
-/// API, reply, draft, letter and letter of an external worker: nothing is sent before a person
-/// answers.
+/// API, reply, draft, letter and MCP, each through an external worker: nothing is sent before a
+/// person answers.
 #[test]
 fn five_entries_are_held_and_nothing_is_delivered() {
     let receiver = Receiver::start();
@@ -80,14 +80,17 @@ fn five_entries_are_held_and_nothing_is_delivered() {
     let extra = json!({"content_type": "text/plain"});
     let letter = json!({"from": ME, "to": [BOB], "data": "by letter", "extra": extra});
     hub.post("/api/v1/letters", &letter).ok();
+    let codex = hub.agent("codex", "read,send", "alpha");
+    let call = json!({"to": [BOB], "text": "by MCP", "idempotency_key": "1"});
+    assert_eq!(hub.facts(&codex, "send_message", call)["state"], "CHAIN");
     let texts = wait_for(|| {
         let pending = approvals(&hub, "PENDING");
         let mut texts: Vec<_> =
             pending.iter().map(|it| it["text"].as_str().unwrap().trim().to_owned()).collect();
         texts.sort();
-        if texts.len() == 4 { Ok(texts) } else { Err(format!("{texts:?}")) }
+        if texts.len() == 5 { Ok(texts) } else { Err(format!("{texts:?}")) }
     });
-    assert_eq!(texts, ["by draft", "by letter", "by reply", "by the API"]);
+    assert_eq!(texts, ["by MCP", "by draft", "by letter", "by reply", "by the API"]);
 
     let next = "/api/v1/boxes/did:msgtunnel:ci/TUNNEL_OUTBOX/next";
     assert_eq!(hub.post(next, &json!({})).status, 204, "users' own tunnels get nothing either");
@@ -106,7 +109,7 @@ fn five_entries_are_held_and_nothing_is_delivered() {
     assert_eq!(text_of(&receiver.next()), "by draft");
     let ids = cli(hub.home(), &["approve", "list", "--format", "id"], "").ok();
     cli(hub.home(), &["approve", "no", "-", "--reason", "not now"], &ids).ok();
-    assert_eq!(approvals(&hub, "REJECTED").len(), 3);
+    assert_eq!(approvals(&hub, "REJECTED").len(), 4);
     assert_eq!(hub.post(next, &json!({})).status, 204);
     assert!(receiver.is_quiet());
 }
@@ -185,6 +188,9 @@ fn agents_are_held_by_default_locked_by_halt_and_cannot_approve() {
     let replied = as_agent(&hub, &codex, "POST", &format!("{mail}/reply"), &again).ok();
     assert_eq!((&replied["state"], &replied["approval"]["rule"]), (&json!("HELD"), &json!("halt")));
     hub.cli(&["halt", "--agent", "codex", "--lock"]).ok();
+    // To halt again without the lock does not end it; only resume does.
+    let halted = hub.cli(&["halt", "--agent", "codex"]).ok();
+    assert!(halted.contains("agent:codex (locked)"), "{halted}");
     let last = json!({"text": "no, no"});
     let locked = as_agent(&hub, &codex, "POST", &format!("{mail}/reply"), &last);
     assert_eq!(locked.refused(423), "locked");
@@ -450,9 +456,11 @@ fn only_the_asked_account_answers_with_its_code() {
     hub.push(&body("g1", "team", "ann", &format!("yes {code}"))).ok();
     hub.push(&direct("a1", "ann", &format!("ok, yes {code}"))).ok();
     hub.mails(3);
+    hub.push(&direct("a0", "ann", "no thank you")).ok();
+    hub.mails(4);
     assert_eq!(state(&first), "PENDING");
 
-    hub.push(&direct("a2", "ann", "yes aaaaa")).ok();
+    hub.push(&direct("a2", "ann", "yes bbbbb")).ok();
     assert!(text_of(&receiver.next()).starts_with("No approval has this code"));
     hub.push(&direct("a3", "ann", &format!("Yes {}", code.to_uppercase()))).ok();
     let mut got = [text_of(&receiver.next()), text_of(&receiver.next())];
@@ -489,7 +497,7 @@ fn only_the_asked_account_answers_with_its_code() {
     hub.push(&direct("a6", "ann", &format!("yes {code}"))).ok();
     assert!(text_of(&receiver.next()).starts_with("Too many wrong codes"));
     assert_eq!(state(&third), "PENDING");
-    assert_eq!(hub.mails(3).len(), 3, "no answer of the account has become a Mail");
+    assert_eq!(hub.mails(4).len(), 4, "no answer of the account has become a Mail");
     assert!(receiver.is_quiet());
 }
 
@@ -552,6 +560,11 @@ fn errors_of_answers_are_clear_and_nothing_is_sent() {
         hub.cli(&["approve", "yes", "apr_99"]).failed(1).contains("there is no approval apr_99")
     );
     assert!(hub.cli(&["approve", "show", "nonsense"]).failed(1).contains("there is no approval"));
+    let all = hub.cli(&["approve", "yes", "98", "99"]).failed(1);
+    assert!(all.contains("2 of 2 failed"), "{all}");
+    let not_an_id = hub.cli(&["approve", "explain", "nonsense"]).failed(1);
+    assert!(not_an_id.contains("expected the id of a message, cymsg:"), "{not_an_id}");
+    assert!(!not_an_id.contains("hint"), "{not_an_id}");
     let id = held(&hub, "one");
     assert_eq!(
         hub.post(&format!("/api/v1/approvals/{id}/edit"), &json!({})).refused(422),
@@ -569,6 +582,10 @@ fn errors_of_answers_are_clear_and_nothing_is_sent() {
     assert_eq!(again["approval"]["reason"], "not today");
     assert_eq!(hub.put("/api/v1/halts/agents", &json!({})).refused(400), "bad_parameter");
     assert_eq!(hub.put("/api/v1/halts/tunnel:none", &json!({})).refused(404), "not_found");
+    let misspelt = hub.cli(&["halt", "--agent", "codx"]).failed(1);
+    assert!(misspelt.contains("there is no token codx"), "{misspelt}");
+    assert!(misspelt.contains("monoco token list"), "{misspelt}");
+    assert_eq!(hub.get("/api/v1/halts").ok()["halts"], json!([]));
     assert!(receiver.is_quiet());
 }
 
@@ -599,6 +616,9 @@ fn changed_policy_is_replayed_and_applied_by_reload() {
     assert_eq!(held["state"], "HELD");
     let msg = held["msg_id"].as_str().unwrap();
     let explained = hub.cli(&["approve", "explain", msg]).ok();
+    let approval = held["approval"]["id"].as_str().unwrap();
+    assert_eq!(hub.cli(&["approve", "explain", approval]).ok(), explained);
+    assert!(hub.cli(&["approve", "explain", "apr_99"]).failed(1).contains("no approval apr_99"));
     assert!(explained.contains("text_matches: '(?i)password', do: hold matches"), "{explained}");
     assert!(explained.contains("first_contact: true, do: refuse does not match"), "{explained}");
     let new = json!({"msg": chat(ME, "did:msgtunnel:carl.user.ci", "hi")});

@@ -137,6 +137,55 @@ fn tools_are_shown_and_run_only_with_their_scopes() {
     assert_eq!(read["error"]["code"], -32_002);
 }
 
+/// The scope of each tool, in the order of [`TOOLS`].
+const TOOL_SCOPES: [&str; 15] = [
+    "", "read", "read", "read", "read", "read", "read", "read", "claim", "claim", "claim", "reply",
+    "read", "reply", "send",
+];
+
+#[test]
+fn eight_agents_at_once_use_only_the_tools_of_their_scopes() {
+    let courier = Courier::start_configured(&config(50));
+    let id = courier.mail("room-1");
+    let all = [
+        "read",
+        "claim",
+        "reply",
+        "send",
+        "operate",
+        "approve",
+        "read,claim,reply",
+        "operate,approve",
+    ];
+    let agents: Vec<_> = (all.iter().enumerate())
+        .map(|(at, scopes)| (courier.agent(&format!("agent-{at}"), scopes, "alpha"), *scopes))
+        .collect();
+    std::thread::scope(|threads| {
+        for (token, scopes) in &agents {
+            let (courier, id) = (&courier, &id);
+            threads.spawn(move || {
+                let may = |scope: &str| scope.is_empty() || scopes.split(',').any(|it| it == scope);
+                let (allowed, denied): (Vec<_>, Vec<_>) =
+                    TOOLS.into_iter().zip(TOOL_SCOPES).partition(|(_, scope)| may(scope));
+                let allowed: Vec<_> = allowed.into_iter().map(|(tool, _)| tool).collect();
+                for wire in [Wire::Session, Wire::Stateless] {
+                    assert_eq!(tool_names(courier, wire, token), allowed, "{scopes}");
+                }
+                for (tool, scope) in denied {
+                    let arguments = json!({"id": id, "to": ["did:web:bob"], "text": "x"});
+                    let (code, message) = courier.tool_error(token, tool, arguments);
+                    assert_eq!(code, "missing_scope", "{scopes}: {tool}");
+                    assert!(message.contains(&format!("needs the scope {scope}")), "{message}");
+                }
+            });
+        }
+    });
+    let events = courier.get("/api/v1/events?limit=1000").ok().to_string();
+    for kind in ["claimed", "posted", "approval", "read"] {
+        assert!(!events.contains(&format!("\"kind\":\"{kind}\"")), "{kind}");
+    }
+}
+
 #[test]
 fn agents_of_one_workspace_exclude_each_other() {
     let courier = Courier::start_configured(&config(50));
@@ -171,6 +220,13 @@ fn arguments_are_checked_and_errors_say_what_to_do() {
         ("read_mail", json!({"id": id, "max_tokens": 50_000}), "expected 100 to 9000"),
         ("read_mail", json!({"id": id, "offset": 5_000_000}), "use next_offset"),
         ("read_mail", json!({"id": "webhook_000000000000000000000000"}), "there is no Mail"),
+        ("read_mail", json!({"id": "none"}), "there is no Mail none; check the id: list_mails"),
+        ("withdraw", json!({"approval": "apr_99"}), "there is no approval apr_99; check the id"),
+        (
+            "send_message",
+            json!({"to": ["did:msgtunnel:a.user.none"], "text": "x", "idempotency_key": "1"}),
+            "there is no tunnel none); nothing was sent; ask the owner",
+        ),
         ("list_mails", json!({"limit": 51}), "expected 1 to 50"),
         ("list_mails", json!({"status": "OPEN"}), "NEW, CLAIMED, COMPLETED, DEADLETTER"),
         ("list_mails", json!({"cursor": "x"}), "cursor"),
@@ -235,6 +291,111 @@ fn held_message_can_be_withdrawn_by_its_sender_only() {
     assert_eq!((&again["state"], &again["duplicate"]), (&json!("ANSWERED"), &json!(true)));
     let (_, message) = courier.tool_error(&codex, "withdraw", json!({"approval": "apr"}));
     assert!(message.contains("expected apr_"), "{message}");
+}
+
+/// A message to a local target has no deliveries, and one in a chain is in no box.
+#[test]
+fn status_follows_a_message_through_the_chain_and_its_approval() {
+    let footer = "    workers: { footer: { text: sent by an agent } }\n";
+    for chain in ["", "  pipeline:\n    outbound: [footer, send]\n"] {
+        let workers = if chain.is_empty() { "" } else { footer };
+        let config = format!("courier:\n  owner: did:monoco:me\n{chain}{workers}");
+        let courier = Courier::start_configured(&config);
+        courier.put("/api/v1/contacts/did:web:bob", &json!({"names": ["Bob"], "here": true})).ok();
+        let codex = courier.agent("codex", "read,reply,send", "alpha");
+        let other = courier.agent("other", "read", "alpha");
+        let status = |sent: &Value, expected: &str| {
+            let msg = json!({"msg_id": sent["msg_id"]});
+            wait_for(|| {
+                let status = courier.facts(&codex, "message_status", msg.clone());
+                match status["state"] == expected {
+                    true => Ok(status),
+                    false => Err(format!("{chain}: {status}")),
+                }
+            })
+        };
+        let send = |text: &str| {
+            let call = json!({"to": ["did:web:bob"], "text": text, "idempotency_key": text});
+            courier.facts(&codex, "send_message", call)
+        };
+        let first = send("first");
+        let held = status(&first, "HELD");
+        assert_eq!(held["approval"]["state"], "PENDING");
+        let (code, _) =
+            courier.tool_error(&other, "message_status", json!({"msg_id": first["msg_id"]}));
+        assert_eq!(code, "not_found");
+        courier.cli(&["approve", "yes", held["approval"]["id"].as_str().unwrap()]).ok();
+        status(&first, "SENT");
+        let second = send("second");
+        let held = status(&second, "HELD");
+        courier.cli(&["approve", "no", held["approval"]["id"].as_str().unwrap()]).ok();
+        assert_eq!(status(&second, "ARCHIVED")["approval"]["state"], "REJECTED");
+        let third = send("third");
+        let id = status(&third, "HELD")["approval"]["id"].as_str().unwrap().to_owned();
+        courier.cli(&["approve", "edit", &id, "--text", "edited"]).ok();
+        status(&third, "REPLACED");
+        let inbox = courier.get("/api/v1/boxes/did:web:bob/INBOX").ok();
+        assert_eq!(inbox["records"].as_array().unwrap().len(), 2, "{chain}: {inbox:#}");
+        let text = courier.tool(&codex, "trace", json!({"id": first["msg_id"]}));
+        assert_eq!(text["isError"], false, "{chain}: {text:#}");
+    }
+}
+
+/// An agent sees that its message is in the chain, and that the chain has failed.
+#[test]
+fn status_shows_a_message_that_a_worker_does_not_answer() {
+    let courier = Courier::start_configured(
+        "courier:\n  pipeline:\n    outbound: [gone, send]\n    workers:\n      \
+         gone: { kind: exec, command: ['false'] }\n",
+    );
+    courier.put("/api/v1/contacts/did:web:bob", &json!({"names": ["Bob"], "here": true})).ok();
+    let codex = courier.agent("codex", "read,send", "alpha");
+    let call = json!({"to": ["did:web:bob"], "text": "hello", "idempotency_key": "1"});
+    let sent = courier.facts(&codex, "send_message", call);
+    assert_eq!(sent["state"], "CHAIN", "{sent}");
+    let msg = json!({"msg_id": sent["msg_id"]});
+    assert_eq!(courier.facts(&codex, "message_status", msg.clone())["state"], "CHAIN");
+    let letter = sent["letter"].as_str().unwrap();
+    courier.post(&format!("/api/v1/letters/{letter}/trash"), &json!({})).ok();
+    assert_eq!(courier.facts(&codex, "message_status", msg)["state"], "TRASHED");
+}
+
+/// Errors can repeat arguments, and a client reads all of them.
+#[test]
+fn huge_arguments_get_short_errors() {
+    let courier = Courier::start_configured(&config(50));
+    let listed = courier.rpc_result(Wire::Session, &courier.token, "tools/list", json!({}));
+    let huge = "世\"".repeat(200_000);
+    for tool in listed["tools"].as_array().unwrap() {
+        let name = tool["name"].as_str().unwrap();
+        let properties = tool["inputSchema"]["properties"].as_object().unwrap();
+        let mut calls = vec![json!({ huge.as_str(): 1 })];
+        calls.extend(properties.keys().map(|key| {
+            let given = |key: &String, huge: &str| match properties[key]["type"].as_str().unwrap() {
+                "array" => json!([huge]),
+                "integer" => json!(1),
+                "boolean" => json!(true),
+                _ => json!(huge),
+            };
+            let others = properties.keys().map(|it| (it.clone(), given(it, "x")));
+            let mut call: serde_json::Map<_, _> = others.collect();
+            call.insert(key.clone(), given(key, &huge));
+            Value::Object(call)
+        }));
+        for call in calls {
+            let answer = courier
+                .rpc(
+                    Wire::Session,
+                    &courier.token,
+                    "tools/call",
+                    json!({"name": name, "arguments": call}),
+                )
+                .text();
+            let size = tokens(&answer);
+            let start: String = answer.chars().take(300).collect();
+            assert!(size < 2_500, "{name}: {size} tokens: {start}");
+        }
+    }
 }
 
 #[test]

@@ -644,7 +644,7 @@ CREATE INDEX approvals_unasked ON approvals (seq) WHERE state = 'PENDING' AND as
 -- Codes that were posted to the accounts of approvals.ask.
 CREATE TABLE approval_asks (
     target    TEXT    NOT NULL,             -- DID of the account
-    code      TEXT    NOT NULL,             -- five lower-case letters
+    code      TEXT    NOT NULL,             -- five lower-case consonants
     approval  INTEGER NOT NULL,             -- approvals.seq
     at        INTEGER NOT NULL,
     PRIMARY KEY (target, code)
@@ -662,18 +662,16 @@ CREATE TABLE approval_locks (
 -- What the approval policy decided about messages of agents, and of the owner if rules apply to
 -- the owner. Purged with the events of the same time.
 CREATE TABLE send_decisions (
-    seq       INTEGER PRIMARY KEY,
-    object    INTEGER NOT NULL,             -- objects.seq of the message
+    event     INTEGER PRIMARY KEY,          -- events.seq of the event that names the message, so that no index is needed
     agent     TEXT    NOT NULL,             -- name of the agent's token; '': the owner
-    decision  TEXT    NOT NULL,             -- send or hold
+    held      INTEGER NOT NULL,             -- 0: the message was sent
     rule      TEXT    NOT NULL,             -- the rule that decided
     limited   INTEGER NOT NULL,             -- 1: the rule sends at a rate, and this message counts
     facts     TEXT    NOT NULL,             -- JSON: what the decision depends on
-    at        INTEGER NOT NULL              -- grows with seq, so that no index is needed
+    at        INTEGER NOT NULL              -- grows with the number of the event
 ) STRICT;
-CREATE INDEX send_decisions_by_object ON send_decisions (object, seq);
 CREATE INDEX send_decisions_by_rule ON send_decisions (agent, rule, at) WHERE limited = 1;
-CREATE INDEX send_decisions_by_agent ON send_decisions (agent, at, seq) WHERE agent <> '';
+CREATE INDEX send_decisions_by_agent ON send_decisions (agent, at, event) WHERE agent <> '';
 
 -- Halts that apply now. The transaction that leases a delivery reads them.
 CREATE TABLE halts (

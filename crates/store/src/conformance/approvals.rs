@@ -19,6 +19,8 @@ use crate::{
     StoreInboundResult,
 };
 
+const DAY: i64 = 86_400;
+
 struct NoEnvironment;
 
 impl ConfigEnvironment for NoEnvironment {
@@ -383,6 +385,23 @@ pub(crate) async fn rule_with_a_rate_holds_what_exceeds_it(store: &dyn Store) {
     assert_eq!(store.decisions_of(&codex, at(1), 10).await.unwrap().len(), 3);
 }
 
+pub(crate) async fn decisions_are_purged_with_their_events(store: &dyn Store) {
+    put_lark_tunnel(store).await;
+    store.advance_retention_clock(at(0)).await.unwrap();
+    let old = to_lark(&["1"], "old");
+    hold(store, old.clone()).await;
+    store.advance_retention_clock(at(10)).await.unwrap();
+    store.advance_retention_clock(at(DAY)).await.unwrap();
+    let new = to_lark(&["1"], "new");
+    store.send(by_agent(new.clone()), at(DAY)).await.unwrap();
+    let found = async |msg: &MsgObject| store.decision_of(msg.id()).await.unwrap().is_some();
+    assert_eq!((found(&old).await, found(&new).await), (true, true));
+    assert!(store.purge_events(0, 100).await.unwrap() > 0);
+    assert_eq!((found(&old).await, found(&new).await), (false, true));
+    let left = store.decisions(at(0), None, 10).await.unwrap().entries;
+    assert_eq!((left.len(), left[0].msg_id), (1, new.id()));
+}
+
 pub(crate) async fn facts_name_replies_and_first_contacts(store: &dyn Store) {
     put_lark_tunnel(store).await;
     add_contact(store, "bound", ContactLevel::Friend).await;
@@ -519,25 +538,25 @@ pub(crate) async fn code_counts_for_the_asked_account_only(store: &dyn Store) {
     let first = hold(store, to_lark(&["1"], "one")).await;
     let second = hold(store, to_lark(&["2"], "two")).await;
     assert_eq!(store.unasked_approvals(10).await.unwrap().len(), 2);
-    assert!(ask(store, first.id, "aaaaa").await);
-    assert!(!ask(store, second.id, "aaaaa").await, "the code is in use");
+    assert!(ask(store, first.id, "ddddd").await);
+    assert!(!ask(store, second.id, "ddddd").await, "the code is in use");
     assert!(ask(store, second.id, "bbbbb").await);
     assert!(ask(store, second.id, "ccccc").await, "asked already; nothing happens");
     store.mark_asked(first.id).await.unwrap();
     assert_eq!(store.unasked_approvals(10).await.unwrap().len(), 1);
 
-    let eve = chat_answer(store, "m1", "eve", "yes aaaaa", 1).await;
+    let eve = chat_answer(store, "m1", "eve", "yes ddddd", 1).await;
     assert_eq!(eve, ChatAnswerResult::NotAsked);
     assert_eq!(approval_states(store).await, "PENDING PENDING");
     assert_eq!(unmerged_id(store, "m1", "eve").await, StoreInboundResult::Stored, "not consumed");
 
-    let answered = chat_answer(store, "m2", "ann", "yes aaaaa", 1).await;
+    let answered = chat_answer(store, "m2", "ann", "yes ddddd", 1).await;
     let ChatAnswerResult::Answered(approval) = answered else { panic!("{answered:?}") };
     assert_eq!(approval.state.answer().unwrap().by, did(&endpoint("ann", "lark")).as_str());
     assert_eq!(approval_states(store).await, "APPROVED PENDING");
-    let copy = chat_answer(store, "m2", "ann", "yes aaaaa", 2).await;
+    let copy = chat_answer(store, "m2", "ann", "yes ddddd", 2).await;
     assert_eq!(copy, ChatAnswerResult::Inbound(StoreInboundResult::Duplicate));
-    let replayed = chat_answer(store, "m3", "ann", "no aaaaa", 2).await;
+    let replayed = chat_answer(store, "m3", "ann", "no ddddd", 2).await;
     assert_matches!(
         replayed,
         ChatAnswerResult::AlreadyAnswered(id, first_answer)
@@ -557,15 +576,15 @@ async fn unmerged_id(store: &dyn Store, id: &str, who: &str) -> StoreInboundResu
 pub(crate) async fn account_is_locked_after_three_wrong_codes(store: &dyn Store) {
     put_lark_tunnel(store).await;
     let approval = hold(store, to_lark(&["1"], "one")).await;
-    assert!(ask(store, approval.id, "aaaaa").await);
+    assert!(ask(store, approval.id, "ddddd").await);
     let wrong = ChatAnswerResult::WrongCode { locked_until: None };
     assert_eq!(chat_answer(store, "m1", "ann", "yes xxxxx", 0).await, wrong);
-    assert_eq!(chat_answer(store, "m2", "ann", "yes yyyyy", 0).await, wrong);
+    assert_eq!(chat_answer(store, "m2", "ann", "yes wwwww", 0).await, wrong);
     let third = chat_answer(store, "m3", "ann", "no zzzzz", 0).await;
     assert_eq!(third, ChatAnswerResult::WrongCode { locked_until: Some(at(600)) });
-    let correct = chat_answer(store, "m4", "ann", "yes aaaaa", 599).await;
+    let correct = chat_answer(store, "m4", "ann", "yes ddddd", 599).await;
     assert_eq!(correct, ChatAnswerResult::Locked { until: at(600) });
     assert_eq!(approval_states(store).await, "PENDING");
-    let later = chat_answer(store, "m5", "ann", "yes aaaaa", 600).await;
+    let later = chat_answer(store, "m5", "ann", "yes ddddd", 600).await;
     assert_matches!(later, ChatAnswerResult::Answered(_));
 }

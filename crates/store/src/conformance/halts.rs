@@ -76,6 +76,8 @@ pub(crate) async fn messages_of_agents_are_held_during_a_halt(store: &dyn Store)
     );
     halt(store, "all", true).await;
     assert_matches!(send("locked").await, Err(StoreError::Refused { rule, .. }) if rule == "halt");
+    halt(store, "all", false).await;
+    assert_matches!(send("again").await, Err(StoreError::Refused { .. }));
     let counts = resume(store, "all").await.unwrap();
     assert_eq!((counts.waiting, counts.pending), (1, 1));
     assert_eq!(leased_texts(store, "lark").await, "before");

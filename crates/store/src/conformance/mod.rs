@@ -277,6 +277,7 @@ macro_rules! conformance_tests {
             approved_message_is_not_sent_before_its_time,
             refused_message_leaves_only_an_event,
             rule_with_a_rate_holds_what_exceeds_it,
+            decisions_are_purged_with_their_events,
             facts_name_replies_and_first_contacts,
             facts_name_mails_of_strangers_that_the_agent_has_read,
             draft_ends_with_the_answer_of_its_approval,

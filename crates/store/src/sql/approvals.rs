@@ -162,11 +162,12 @@ pub(super) fn pending_of_object(db: &Db, object: i64) -> StoreResult<Option<Appr
 }
 
 /// Inserts a pending approval. The deliveries of the message are HELD in the same transaction.
+/// Returns also the number of its event.
 pub(super) fn insert(
     tx: &mut Tx<'_>,
     new: &NewApproval<'_>,
     now: Timestamp,
-) -> StoreResult<Approval> {
+) -> StoreResult<(i64, Approval)> {
     let author = contacts::party_id(tx, new.author)?;
     let expires_at = now + tx.policy.expire_after;
     let row = params![
@@ -183,11 +184,11 @@ pub(super) fn insert(
     ];
     let seq = rows::insert(tx.db, INSERT, row)?;
     let stored = by_id(tx.db, ApprovalId(seq))?;
-    append_event(tx, &stored, now)?;
-    Ok(stored.approval)
+    let event = append_event(tx, &stored, now)?;
+    Ok((event, stored.approval))
 }
 
-fn append_event(tx: &mut Tx<'_>, stored: &StoredApproval, now: Timestamp) -> StoreResult<()> {
+fn append_event(tx: &mut Tx<'_>, stored: &StoredApproval, now: Timestamp) -> StoreResult<i64> {
     let Approval { id, author, origin, rule, why, state, .. } = &stored.approval;
     let mut detail = json!({"approval": id, "state": state.name().as_str(), "rule": rule});
     match state {
@@ -207,7 +208,7 @@ fn append_event(tx: &mut Tx<'_>, stored: &StoredApproval, now: Timestamp) -> Sto
     }
     let owner = Some(contacts::party_id(tx, author)?);
     let subject = EventSubject { object: Some(stored.object), record: None, owner };
-    events::append(tx, EventKind::Approval, subject, &detail, now)
+    events::append_numbered(tx, EventKind::Approval, subject, &detail, now)
 }
 
 /// The event of a message that a rule has refused. The message itself is not stored.

@@ -54,10 +54,23 @@ pub(super) fn append(
     detail: &impl Serialize,
     now: Timestamp,
 ) -> StoreResult<()> {
+    append_numbered(tx, kind, subject, detail, now)?;
+    Ok(())
+}
+
+/// Like [`append`]. Returns the number of the event.
+pub(super) fn append_numbered(
+    tx: &mut Tx<'_>,
+    kind: EventKind,
+    subject: EventSubject,
+    detail: &impl Serialize,
+    now: Timestamp,
+) -> StoreResult<i64> {
     let (record, detail) = (subject.record.map(|id| id.to_string()), rows::as_json(detail)?);
     let row = params![now.ms(), kind.as_str(), subject.object, record, subject.owner, detail];
-    tx.effects.event = Some(rows::insert(tx.db, APPEND, row)?);
-    Ok(())
+    let seq = rows::insert(tx.db, APPEND, row)?;
+    tx.effects.event = Some(seq);
+    Ok(seq)
 }
 
 fn read(row: &Row<'_>) -> RowResult<Event> {

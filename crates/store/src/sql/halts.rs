@@ -19,10 +19,12 @@ const MAX_HALTS: usize = 1_000;
 
 const LIST: &str = "SELECT scope, locked, halted_by, at FROM halts ORDER BY scope";
 
+// A lock stays until the halt ends: who may halt may not be allowed to resume.
 const PUT: &str = "
     INSERT INTO halts (scope, locked, halted_by, at)
     VALUES (?1, ?2, ?3, ?4)
-        ON CONFLICT (scope) DO UPDATE SET locked = excluded.locked
+        ON CONFLICT (scope) DO UPDATE
+        SET locked = CASE WHEN halts.locked = 1 THEN 1 ELSE excluded.locked END
 ";
 
 /// Returns all halts that apply now.
@@ -74,8 +76,8 @@ fn counts(db: &Db, scope: &HaltScope) -> StoreResult<HaltCounts> {
                 SELECT count(*)
                   FROM deliveries d
                  WHERE d.state = 'SENDING' AND d.lease_until IS NOT NULL
-                   AND EXISTS (SELECT 1 FROM send_decisions s
-                                WHERE s.object = d.object AND s.agent = ?1)
+                   AND EXISTS (SELECT 1 FROM events e JOIN send_decisions s ON s.event = e.seq
+                                WHERE e.object = d.object AND s.agent = ?1)
             ";
             Ok(HaltCounts { sending: number(sql, name)?, waiting: 0, pending })
         }

@@ -204,16 +204,16 @@ pub(super) fn insert(
     if let SendDecision::Refuse { rule, why } = decision {
         return Err(StoreError::Refused { rule, why });
     }
-    let (object, result) = insert_decided(tx, request, known, resolved, &decision, now)?;
+    let (event, result) = insert_decided(tx, request, known, resolved, &decision, now)?;
     if let Some(facts) = facts {
-        approvals::insert_decision(tx, object, &decision, &facts, now)?;
+        approvals::insert_decision(tx, event, &decision, &facts, now)?;
     }
     Ok(result)
 }
 
 /// Inserts the object and the deliveries. A message that is sent also gets the OUTBOX record and
-/// the records of local targets; a held one gets them when it is approved. Returns also
-/// `objects.seq` of the message.
+/// the records of local targets; a held one gets them when it is approved. Returns also the number of
+/// the event of the message: `posted`, or `approval`.
 pub(super) fn insert_decided(
     tx: &mut Tx<'_>,
     request: &SendRequest,
@@ -263,8 +263,9 @@ pub(super) fn insert_decided(
         let targets: Vec<_> = ways.iter().map(|way| &way.target).collect();
         let record = Some(RecordId::record(msg.author(), BoxKind::Outbox, &msg_id));
         let subject = EventSubject { object: Some(object), record, owner: Some(author) };
-        events::append(tx, EventKind::Posted, subject, &json!({"to": targets}), now)?;
-        return Ok((object, SendResult::Queued { msg_id, duplicate: false, ways }));
+        let detail = json!({"to": targets});
+        let event = events::append_numbered(tx, EventKind::Posted, subject, &detail, now)?;
+        return Ok((event, SendResult::Queued { msg_id, duplicate: false, ways }));
     };
     let target =
         |way: &TargetResult| ApprovalTarget { target: way.target.clone(), plan: way.plan.clone() };
@@ -278,8 +279,9 @@ pub(super) fn insert_decided(
         why,
         not_before: *not_before,
     };
-    let approval = Box::new(approvals::insert(tx, &new, now)?);
-    Ok((object, SendResult::Held { msg_id, duplicate: false, ways, approval }))
+    let (event, approval) = approvals::insert(tx, &new, now)?;
+    let approval = Box::new(approval);
+    Ok((event, SendResult::Held { msg_id, duplicate: false, ways, approval }))
 }
 
 /// Puts a message into the OUTBOX of its author, into the conversations with its targets, and

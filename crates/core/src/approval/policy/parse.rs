@@ -14,6 +14,7 @@ use crate::did::{Did, EndpointKind};
 use crate::mail::Trust;
 use crate::object::MAX_TARGETS;
 use crate::rate_limit::Rate;
+use crate::token::AgentName;
 
 /// Maximum number of rules, and of accounts that are asked.
 const MAX_ENTRIES: usize = 100;
@@ -125,7 +126,8 @@ fn parse_rule(rule: &ConfigSection<'_>) -> Result<ApprovalRule, InvalidConfig> {
     conditions.extend(rule.flag("reply")?.map(RuleCondition::Reply));
     let trusts = [("known", Trust::Known), ("untrusted", Trust::Untrusted)];
     conditions.extend(rule.one_of("trust", &trusts)?.map(RuleCondition::ReplyTrust));
-    conditions.extend(rule.text("agent")?.map(RuleCondition::AgentName));
+    let agent: Option<AgentName> = rule.parsed("agent")?;
+    conditions.extend(agent.map(RuleCondition::AgentName));
     if let Some(values) = rule.values("to")? {
         if values.is_empty() {
             return Err(rule.invalid_key("to", "is empty, so the rule never matches"));

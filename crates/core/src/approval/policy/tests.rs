@@ -247,6 +247,14 @@ fn invalid_policies_name_the_rule() {
             "  rules: [{ reply: true, first_contact: true, do: hold }]\n",
             "approvals.rules[0].first_contact: a reply goes to a known recipient",
         ),
+        (
+            "  rules: [{ agent: Codex!, do: send }]\n",
+            "approvals.rules[0].agent: invalid agent name \"Codex!\"",
+        ),
+        (
+            "  rules: [{ agent: owner, do: send }]\n",
+            "approvals.rules[0].agent: the agent name \"owner\" is reserved",
+        ),
         ("  rules: [{ to: [], do: send }]\n", "approvals.rules[0].to: is empty"),
         ("  rules: [{ to: [nowhere], do: send }]\n", "approvals.rules[0].to: found"),
         (
@@ -282,6 +290,11 @@ fn encoded_text_matches_only_rules_that_do_not_send() {
     };
     assert_eq!(text_of(&msg("text/markdown")).as_deref(), Some("Hi\nIBAN"));
     assert_eq!(text_of(&msg("message/rfc822")), None);
+    let escaped = MsgObject::from_json(serde_json::json!({
+        "from": "did:monoco:a", "to": ["did:monoco:b"], "kind": "chat",
+        "content": {"content": "a \"quoted\"\nline", "machine": {"data": {"title": "no"}}},
+    }));
+    assert_eq!(text_of(&escaped.unwrap()).as_deref(), Some("\na \"quoted\"\nline"));
     let no_count = |_: &str, _| Ok::<_, Infallible>(0);
     for (action, expected) in [("hold", "hold"), ("refuse", "refuse"), ("send", "hold")] {
         let policy = policy(&format!("  rules: [{{ text_matches: x, do: {action} }}]\n")).unwrap();
@@ -292,6 +305,10 @@ fn encoded_text_matches_only_rules_that_do_not_send() {
 
 #[test]
 fn facts_are_stored_and_read_again() {
+    let owner = SendFacts { origin: SendOrigin::Owner, targets: vec![local("did:a:b")], ..chat() };
+    let text = serde_json::to_string(&owner).unwrap();
+    assert_eq!(text, r#"{"targets":[{"target":"did:a:b"}]}"#, "what is usual takes no space");
+    assert_eq!(serde_json::from_str::<SendFacts>(&text).unwrap(), owner);
     let facts = SendFacts {
         reply: Some(Trust::Known),
         halt: Some(HaltFact { scope: "agent:a".to_owned(), lock: false }),

@@ -1,9 +1,12 @@
 //! State and history: whoami, message_status and trace.
 
+use monoco_core::approval::ApprovalState;
 use monoco_core::delivery::{Delivery, SendState, SendStateData};
+use monoco_core::letter::{ChainDirection, LetterState};
 use monoco_core::mail::Trust;
 use monoco_core::object::ObjId;
 use monoco_core::retry::Failure;
+use monoco_store::LetterRow;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -13,6 +16,7 @@ use crate::api::error::ApiError;
 use crate::api::trace::trace_of;
 use crate::api::views::approvals::ApprovalSummary;
 use crate::api::{halts, ids, views, visibility};
+use crate::center::trace::{LetterTrace, trace_letter};
 use crate::mcp::budget::shorten;
 use crate::mcp::result::{ToolError, ToolResult};
 
@@ -69,11 +73,27 @@ pub async fn message_status(
 ) -> Result<ToolResult, ToolError> {
     let invalid = |error| ApiError::bad_field("msg_id", error);
     let msg_id: ObjId = ids::resolve(context.api, &args.msg_id, invalid).await?;
-    let trace = context.api.store.trace(msg_id).await?;
-    visibility::read_message(context.api, &context.agent.caller, &trace).await?;
+    let (api, caller) = (context.api, &context.agent.caller);
+    let mut trace = api.store.trace(msg_id).await?;
+    visibility::read_message(api, caller, &trace).await?;
+    let mut in_chain = None;
+    let is_outbound = |row: &&LetterRow| row.direction == ChainDirection::Outbound;
+    if trace.deliveries.is_empty()
+        && trace.records.is_empty()
+        && let Some(letter) = trace.letters.iter().rev().find(is_outbound)
+    {
+        let LetterTrace { letters, message } = trace_letter(&api.store, letter.id).await?;
+        in_chain = letters.last().map(|row| row.status.standing.name());
+        // A worker can have changed the text; then another message was sent.
+        if let Some(message) = message.filter(|message| message.msg_id != msg_id) {
+            visibility::read_message(api, caller, &message).await?;
+            trace = message;
+        }
+    }
+    let approval = api.store.approval_of(trace.msg_id).await?;
     let states: Vec<_> = trace.deliveries.iter().map(|it| it.sending.state.name()).collect();
-    let in_chain = trace.deliveries.is_empty() && !trace.letters.is_empty();
-    let (state, next) = combined(&states, in_chain);
+    let answer = approval.as_ref().map(|approval| approval.state.name());
+    let (state, next) = combined(&states, in_chain, answer);
     let deliveries = trace.deliveries.iter().take(MAX_LISTED);
     let mut facts = json!({
         "msg_id": msg_id,
@@ -81,7 +101,7 @@ pub async fn message_status(
         "next": next,
         "deliveries": deliveries.clone().map(delivery_facts).collect::<Vec<_>>(),
     });
-    if let Some(approval) = context.api.store.approval_of(msg_id).await? {
+    if let Some(approval) = approval {
         facts["approval"] = approval_facts(&ApprovalSummary::from(&approval));
     }
     let failures: Vec<_> = deliveries.filter_map(failure_line).collect();
@@ -93,13 +113,26 @@ pub async fn message_status(
 }
 
 /// The state of a whole message, and what its sender does next. The state that needs most
-/// attention counts.
-fn combined(states: &[SendState], in_chain: bool) -> (&'static str, &'static str) {
+/// attention counts. A message to local targets has no deliveries.
+fn combined(
+    states: &[SendState],
+    in_chain: Option<LetterState>,
+    approval: Option<ApprovalState>,
+) -> (&'static str, &'static str) {
     let has = |state| states.contains(&state);
-    if in_chain {
-        return ("CHAIN", "passes the outbound chain; ask again later");
+    match in_chain {
+        Some(LetterState::Waiting | LetterState::Away | LetterState::Merged) => {
+            return ("CHAIN", "passes the outbound chain; ask again later");
+        }
+        Some(LetterState::Trashed) => {
+            return ("TRASHED", "a worker or a person has trashed it; it is not sent");
+        }
+        Some(LetterState::Dead) => {
+            return ("DEAD", "the outbound chain failed; a person can retry it. Do not send again");
+        }
+        Some(LetterState::Done) | None => {}
     }
-    if has(SendState::Held) {
+    if has(SendState::Held) || approval == Some(ApprovalState::Pending) {
         return ("HELD", HELD_NEXT);
     }
     if has(SendState::Uncertain) {
@@ -111,10 +144,19 @@ fn combined(states: &[SendState], in_chain: bool) -> (&'static str, &'static str
     if has(SendState::Wait) || has(SendState::Sending) || has(SendState::Failed) {
         return ("WAIT", "will be sent and retried by itself; ask again later");
     }
-    if states.iter().any(|state| matches!(state, SendState::Archived | SendState::Deleted)) {
-        return ("ARCHIVED", "will not be sent any more; a person or you have decided so");
+    let is_ended = |state: &SendState| matches!(state, SendState::Archived | SendState::Deleted);
+    match approval {
+        Some(ApprovalState::Replaced) => {
+            ("REPLACED", "a person has sent an edited message instead; nothing to do")
+        }
+        Some(ApprovalState::Rejected | ApprovalState::Withdrawn | ApprovalState::Expired) => {
+            ("ARCHIVED", "not sent; approval.state says why. Do not send again")
+        }
+        _ if states.iter().any(is_ended) => {
+            ("ARCHIVED", "will not be sent any more; a person or you have decided so")
+        }
+        _ => ("SENT", "delivered; nothing to do"),
     }
-    ("SENT", "delivered; nothing to do")
 }
 
 fn delivery_facts(delivery: &Delivery) -> Value {
@@ -199,8 +241,28 @@ mod tests {
             (&[Uncertain, Held], "HELD"),
             (&[Archived, Sent], "ARCHIVED"),
         ] {
-            assert_eq!(combined(states, false).0, expected, "{states:?}");
+            assert_eq!(combined(states, None, None).0, expected, "{states:?}");
         }
-        assert_eq!(combined(&[], true).0, "CHAIN");
+        for (in_chain, expected) in [
+            (LetterState::Waiting, "CHAIN"),
+            (LetterState::Away, "CHAIN"),
+            (LetterState::Merged, "CHAIN"),
+            (LetterState::Trashed, "TRASHED"),
+            (LetterState::Dead, "DEAD"),
+            (LetterState::Done, "SENT"),
+        ] {
+            assert_eq!(combined(&[], Some(in_chain), None).0, expected, "{in_chain:?}");
+        }
+        for (approval, states, expected) in [
+            (ApprovalState::Pending, &[][..], "HELD"),
+            (ApprovalState::Approved, &[], "SENT"),
+            (ApprovalState::Approved, &[Wait], "WAIT"),
+            (ApprovalState::Rejected, &[], "ARCHIVED"),
+            (ApprovalState::Expired, &[], "ARCHIVED"),
+            (ApprovalState::Withdrawn, &[Archived], "ARCHIVED"),
+            (ApprovalState::Replaced, &[Archived], "REPLACED"),
+        ] {
+            assert_eq!(combined(states, None, Some(approval)).0, expected, "{approval:?}");
+        }
     }
 }

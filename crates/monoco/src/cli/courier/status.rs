@@ -12,6 +12,7 @@ use super::disk_usage::DiskUsage;
 use crate::cli::CliContext;
 use crate::cli::client::{Client, LocalCourier};
 use crate::cli::failure::CliError;
+use crate::cli::halt;
 use crate::cli::output::{self, Column, OutputFormat, ToCell, escape_line, print};
 use monoco_courier::api::views::cluster::{ClusterHealth, CourierView};
 use monoco_courier::api::views::health::{AdapterHealth, HealthView};
@@ -75,7 +76,7 @@ const COURIER: &[Column<CourierStatus>] = &[
     ("sent", |courier| courier.health.metrics.messages_sent.cell()),
     ("pending", |courier| courier.health.metrics.messages_pending.cell()),
     ("halted", |courier| {
-        let scopes: Vec<_> = courier.health.halts.iter().map(|halt| halt.scope.clone()).collect();
+        let scopes: Vec<_> = courier.health.halts.iter().map(halt::scope_text).collect();
         scopes.cell()
     }),
     ("approvals", |courier| {

@@ -157,7 +157,7 @@ pub fn worst(format: OutputFormat, mut failures: Vec<CliError>, of: usize) -> Re
     for failure in &failures {
         output::print_error(format, failure);
     }
-    Err(CliError::new(worst, format!("{} of {of} Mails failed", failures.len())))
+    Err(CliError::new(worst, format!("{} of {of} failed", failures.len())))
 }
 
 /// Sends one claim step to the courier: `claim`, `renew`, `complete` or `fail`.

@@ -18,12 +18,16 @@ use crate::sql::writer::Tx;
 use crate::sql::{contacts, halts, mails, objects, rows};
 use crate::{Page, PageRequest, SendRequest, StoreResult, StoredDecision};
 
-const COLUMNS: &str = "d.seq, o.hash, d.decision, d.rule, d.facts, d.at";
+const COLUMNS: &str = "d.event, o.hash, d.held, d.rule, d.facts, d.at";
 
-const TABLES: &str = "send_decisions d JOIN objects o ON o.seq = d.object";
+const TABLES: &str = "
+    send_decisions d
+      JOIN events e ON e.seq = d.event
+      JOIN objects o ON o.seq = e.object
+";
 
 const INSERT: &str = "
-    INSERT INTO send_decisions (object, agent, decision, rule, limited, facts, at)
+    INSERT INTO send_decisions (event, agent, held, rule, limited, facts, at)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
 ";
 
@@ -36,10 +40,12 @@ const SENT_SINCE: &str = "
              LIMIT 100000) AS sent
 ";
 
-const ENDS: &str = "SELECT coalesce(min(seq), 0), coalesce(max(seq) + 1, 0) FROM send_decisions";
+const ENDS: &str = "
+    SELECT coalesce(min(event), 0), coalesce(max(event) + 1, 0) FROM send_decisions
+";
 
 const NEXT: &str = "
-    SELECT seq, at FROM send_decisions WHERE seq >= ?1 AND seq < ?2 ORDER BY seq LIMIT 1
+    SELECT event, at FROM send_decisions WHERE event >= ?1 AND event < ?2 ORDER BY event LIMIT 1
 ";
 
 // A thousand chats are more than enough to compare the targets with.
@@ -104,11 +110,7 @@ fn facts(
     }
     let tunnels: Vec<TunnelId> =
         plans.remote.iter().filter_map(|plan| plan.tunnel_did.tunnel()).collect();
-    let halts = halts::read(tx.db)?;
-    let halt = halts.of_send(origin, tunnels.iter()).map(|halt| HaltFact {
-        scope: halt.scope.to_string(),
-        lock: origin.agent().is_some_and(|agent| halts.lock_of(agent).is_some()),
-    });
+    let halt = halt_of(tx.db, origin, &tunnels)?;
     let reply = reply_trust(tx, msg)?;
     let untrusted = untrusted_chats(tx.db, origin, now)?;
     let elsewhere =
@@ -121,6 +123,16 @@ fn facts(
         elsewhere,
         halt,
     })
+}
+
+/// The halt that applies to a message. Messages of the owner wait in the queue instead.
+fn halt_of(db: &Db, origin: &SendOrigin, tunnels: &[TunnelId]) -> StoreResult<Option<HaltFact>> {
+    let Some(agent) = origin.agent() else { return Ok(None) };
+    let halts = halts::read(db)?;
+    Ok(halts.of_send(origin, tunnels.iter()).map(|halt| HaltFact {
+        scope: halt.scope.to_string(),
+        lock: halts.lock_of(agent).is_some(),
+    }))
 }
 
 /// Whether the hub has a conversation with `peer`. A held message is in none.
@@ -163,21 +175,19 @@ fn untrusted_chats(db: &Db, origin: &SendOrigin, now: Timestamp) -> StoreResult<
     rows::list(db, UNTRUSTED_READS, params![agent, since], |row| parsed(row, 0))
 }
 
-/// Stores a decision with its facts.
+/// Stores a decision with its facts. `event` is the number of the event of the message.
 pub(in crate::sql) fn insert_decision(
     tx: &Tx<'_>,
-    object: i64,
+    event: i64,
     decision: &SendDecision,
     facts: &SendFacts,
     now: Timestamp,
 ) -> StoreResult<()> {
     let (agent, rule) = (agent_name(&facts.origin), decision.rule());
-    let is_sent = matches!(decision, SendDecision::Send { .. });
-    let limited = i64::from(is_sent && tx.policy.is_limited(rule));
+    let held = !matches!(decision, SendDecision::Send { .. });
+    let limited = !held && tx.policy.is_limited(rule);
     let facts = rows::as_json(facts)?;
-    let row = params![object, agent, decision.name(), rule, limited, facts, now.ms()];
-    rows::insert(tx.db, INSERT, row)?;
-    Ok(())
+    rows::execute(tx.db, INSERT, params![event, agent, held, rule, limited, facts, now.ms()])
 }
 
 /// The origin of a message of an agent, or `None` when it is not of an agent.
@@ -188,11 +198,11 @@ pub(in crate::sql) fn agent_of(db: &Db, object: i64) -> StoreResult<Option<SendO
 }
 
 fn read(row: &Row<'_>) -> RowResult<StoredDecision> {
-    let (decision, facts): (String, String) = (row.get(2)?, row.get(4)?);
+    let facts: String = row.get(4)?;
     Ok(StoredDecision {
         seq: row.get(0)?,
         msg_id: ObjId::from_parts(ObjKind::Msg, row.get(1)?),
-        held: decision == "hold",
+        held: row.get(2)?,
         rule: row.get(3)?,
         facts: serde_json::from_str(&facts).map_err(|_| rows::damaged(4, "invalid facts"))?,
         at: Timestamp::from_ms(row.get(5)?),
@@ -201,7 +211,7 @@ fn read(row: &Row<'_>) -> RowResult<StoredDecision> {
 
 pub(super) fn of_object(db: &Db, object: i64) -> StoreResult<Option<StoredDecision>> {
     let sql =
-        format!("SELECT {COLUMNS} FROM {TABLES} WHERE d.object = ?1 ORDER BY d.seq DESC LIMIT 1");
+        format!("SELECT {COLUMNS} FROM {TABLES} WHERE e.object = ?1 ORDER BY e.seq DESC LIMIT 1");
     rows::optional(db, &sql, [object], read)
 }
 
@@ -219,7 +229,7 @@ pub(super) fn list(
     })?;
     let Some(first) = first else { return Ok(rows::page(Vec::new(), &page)) };
     let start = after.unwrap_or(i64::MIN).max(first - 1);
-    let sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE d.seq > ?1 ORDER BY d.seq");
+    let sql = format!("SELECT {COLUMNS} FROM {TABLES} WHERE d.event > ?1 ORDER BY d.event");
     let read = |row: &Row<'_>| read(row).map(|decision| (decision.seq, decision));
     let most = limit.saturating_add(1);
     let entries = rows::list_undamaged(db, "decision", most, &sql, [start], read)?;
@@ -235,20 +245,22 @@ pub(super) fn of_agent(
 ) -> StoreResult<Vec<StoredDecision>> {
     let sql = format!(
         "SELECT {COLUMNS} FROM {TABLES} WHERE d.agent = ?1 AND d.agent <> '' AND d.at >= ?2
-          ORDER BY d.at DESC, d.seq DESC"
+          ORDER BY d.at DESC, d.event DESC"
     );
     let page = params![agent.as_str(), since.ms()];
     rows::list_undamaged(db, "decision", limit, &sql, page, read)
 }
 
-/// Deletes decisions and codes that are older than the oldest event.
+/// Deletes decisions whose events were deleted, and codes that are older than the oldest event.
 pub(in crate::sql) fn purge(tx: &Tx<'_>, limit: usize) -> StoreResult<()> {
+    let decisions = "
+        DELETE FROM send_decisions WHERE event IN (
+            SELECT event FROM send_decisions
+             WHERE event < (SELECT min(seq) FROM events)
+             ORDER BY event LIMIT ?1)
+    ";
+    rows::execute(tx.db, decisions, [rows::limit(limit)])?;
     let oldest = "(SELECT at FROM events ORDER BY seq LIMIT 1)";
-    let decisions = format!(
-        "DELETE FROM send_decisions WHERE at < {oldest} AND seq IN (
-             SELECT seq FROM send_decisions ORDER BY seq LIMIT ?1)"
-    );
-    rows::execute(tx.db, &decisions, [rows::limit(limit)])?;
     let codes = format!(
         "DELETE FROM approval_asks WHERE approval IN (
              SELECT k.approval FROM approval_asks k JOIN approvals a ON a.seq = k.approval
