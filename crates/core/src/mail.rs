@@ -43,7 +43,7 @@ use crate::yaml;
 pub const FORMAT: &str = "text/markdown";
 
 /// Maximum length of a preview, in characters.
-const MAX_PREVIEW_CHARS: usize = 120;
+pub const MAX_PREVIEW_CHARS: usize = 160;
 
 /// Start of the last line of the front matter.
 const CHECKSUM: &str = "checksum: \"";
@@ -484,7 +484,7 @@ fn lines(fields: &[(&str, Value)]) -> String {
     out
 }
 
-/// Returns the start of a text on one line, cut after 120 characters.
+/// Returns the start of a text on one line, cut after [`MAX_PREVIEW_CHARS`].
 pub fn preview(text: &str) -> String {
     let words = text.split_whitespace();
     let mut out = String::new();

@@ -13,6 +13,7 @@ use monoco_core::time::Timestamp;
 
 use crate::{MailRow, StoreResult};
 
+mod filter;
 mod fts;
 mod parts;
 #[cfg(test)]
@@ -85,8 +86,8 @@ pub trait SearchStore: Send + Sync {
     /// `after`, and the number of the last change that was read.
     async fn purged_messages(&self, after: i64) -> StoreResult<(Vec<i64>, i64)>;
 
-    /// Lists messages whose text was erased or rewritten, with numbers above `after`, at most one
-    /// page. The second number of each is that of the message that has the rest of the text.
+    /// Lists the numbers of erasures above `after`, each with the message whose text was erased or
+    /// rewritten, at most one page. Erasures are numbered in their order, by all couriers.
     async fn erased_messages(&self, after: i64) -> StoreResult<Vec<(i64, i64)>>;
 
     /// Returns those of `seqs` that are visible, in their order. Held, purged, erased and damaged
@@ -136,6 +137,8 @@ pub struct SearchProgress {
     pub object_hash: i64,
     /// Number of the last change of a Mail.
     pub change: i64,
+    /// Number of the last erasure.
+    pub erasure: i64,
 }
 
 /// Changes of the index that are committed together.

@@ -371,11 +371,11 @@ fn cut_preview_ends_with_an_ellipsis() {
         ("", String::new()),
         (" \n\t ", String::new()),
         ("a\n\n b\u{2028}c", "a b c".to_owned()),
-        (&"x".repeat(120), "x".repeat(120)),
-        (&"x".repeat(121), "x".repeat(119) + "…"),
-        (&"é ".repeat(61), "é ".repeat(59) + "é…"),
-        (&format!("{} y", "x".repeat(118)), "x".repeat(118) + " y"),
-        (&format!("{} yz", "x".repeat(118)), "x".repeat(118) + " …"),
+        (&"x".repeat(160), "x".repeat(160)),
+        (&"x".repeat(161), "x".repeat(159) + "…"),
+        (&"é ".repeat(81), "é ".repeat(79) + "é…"),
+        (&format!("{} y", "x".repeat(158)), "x".repeat(158) + " y"),
+        (&format!("{} yz", "x".repeat(158)), "x".repeat(158) + " …"),
     ] {
         assert_eq!(preview(text), shown, "{text:?}");
     }

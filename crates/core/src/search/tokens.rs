@@ -67,7 +67,8 @@ pub fn joined_tokens(text: &str, max_bytes: usize) -> String {
 
 /// Calls `found` for each token of a text, until it returns `false`.
 pub fn for_each_token(text: &str, found: impl FnMut(&str, TokenKind, Range<usize>) -> bool) {
-    let mut tokenizer = Tokenizer { found, stopped: false, state: RunState::Between };
+    let buffer = String::new();
+    let mut tokenizer = Tokenizer { found, stopped: false, state: RunState::Between, buffer };
     let (mut folded, mut chars) = (Vec::new(), text.char_indices().peekable());
     while let Some((start, c)) = chars.next() {
         let mut end = start + c.len_utf8();
@@ -102,10 +103,10 @@ enum CharClass {
     Separator,
 }
 
-/// The token that is not complete yet.
+/// The token that is not complete yet. The letters of a word are in the buffer of the tokenizer.
 enum RunState {
     Between,
-    Word { text: String, chars: usize, bytes: Range<usize> },
+    Word { chars: usize, bytes: Range<usize> },
     Run { last: char, bytes: Range<usize> },
     Flag { first: char, bytes: Range<usize> },
 }
@@ -114,6 +115,8 @@ struct Tokenizer<F> {
     found: F,
     stopped: bool,
     state: RunState,
+    /// One for all tokens: a text has hundreds of them.
+    buffer: String,
 }
 
 impl<F: FnMut(&str, TokenKind, Range<usize>) -> bool> Tokenizer<F> {
@@ -121,28 +124,31 @@ impl<F: FnMut(&str, TokenKind, Range<usize>) -> bool> Tokenizer<F> {
         let class = class(c);
         match (&mut self.state, class) {
             (_, CharClass::Ignored) => {}
-            (RunState::Word { text, chars, bytes }, CharClass::Word) => {
+            (RunState::Word { chars, bytes }, CharClass::Word) => {
                 bytes.end = at.end;
                 if *chars < MAX_WORD_CHARS {
-                    text.push(c);
+                    self.buffer.push(c);
                     *chars += 1;
                 }
             }
             (RunState::Run { last, bytes }, CharClass::Run) => {
-                let (pair, span) = (String::from_iter([*last, c]), bytes.start..at.end);
+                let span = bytes.start..at.end;
+                self.buffer.extend([*last, c]);
                 (*last, *bytes) = (c, at);
-                self.emit(&pair, TokenKind::Pair, span);
+                self.emit_buffer(TokenKind::Pair, span);
             }
             (RunState::Flag { first, bytes }, CharClass::FlagHalf) => {
-                let (flag, span) = (String::from_iter([*first, c]), bytes.start..at.end);
+                let span = bytes.start..at.end;
+                self.buffer.extend([*first, c]);
                 self.state = RunState::Between;
-                self.emit(&flag, TokenKind::Word, span);
+                self.emit_buffer(TokenKind::Word, span);
             }
             _ => {
                 self.end_run();
                 match class {
                     CharClass::Word => {
-                        self.state = RunState::Word { text: c.into(), chars: 1, bytes: at };
+                        self.buffer.push(c);
+                        self.state = RunState::Word { chars: 1, bytes: at };
                     }
                     CharClass::Run => self.state = RunState::Run { last: c, bytes: at },
                     CharClass::FlagHalf => self.state = RunState::Flag { first: c, bytes: at },
@@ -158,7 +164,7 @@ impl<F: FnMut(&str, TokenKind, Range<usize>) -> bool> Tokenizer<F> {
     fn end_run(&mut self) {
         match std::mem::replace(&mut self.state, RunState::Between) {
             RunState::Between => {}
-            RunState::Word { text, bytes, .. } => self.emit(&text, TokenKind::Word, bytes),
+            RunState::Word { bytes, .. } => self.emit_buffer(TokenKind::Word, bytes),
             RunState::Run { last, bytes } => {
                 self.emit(last.encode_utf8(&mut [0; 4]), TokenKind::LastOfRun, bytes);
             }
@@ -166,6 +172,12 @@ impl<F: FnMut(&str, TokenKind, Range<usize>) -> bool> Tokenizer<F> {
                 self.emit(first.encode_utf8(&mut [0; 4]), TokenKind::Word, bytes);
             }
         }
+    }
+
+    /// Passes on the token in the buffer, and empties the buffer.
+    fn emit_buffer(&mut self, kind: TokenKind, bytes: Range<usize>) {
+        self.stopped = self.stopped || !(self.found)(&self.buffer, kind, bytes);
+        self.buffer.clear();
     }
 
     fn emit(&mut self, token: &str, kind: TokenKind, bytes: Range<usize>) {

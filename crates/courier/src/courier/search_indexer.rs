@@ -7,12 +7,15 @@
 //! The index is a projection of the store; no caller waits for it. After a crash, the indexer
 //! continues after the progress that the index has committed. An index that belongs to another
 //! store, such as one before a restore, is built again.
+//!
+//! Couriers that share a database have an index each. All of them follow the erasures of the store,
+//! so that erased words leave the files of each courier: at once, or when it starts again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use monoco_core::object::ObjId;
-use monoco_core::search::SearchDocument;
+use monoco_core::search::{IndexingLoad, SearchDocument};
 use monoco_store::{
     IndexedMessage, SearchBatch, SearchIndex, SearchProgress, SearchableMessage, SharedStore,
     StoreError,
@@ -25,18 +28,14 @@ use crate::background::{self, BackgroundTask, NextStep};
 /// Interval between checks when no hint arrives.
 const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Events per second from which the courier counts as busy.
-const BUSY_RATE: f64 = 500.0;
+/// Interval between checks whether a busy courier has become quiet.
+const BUSY_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// While the courier is busy, the indexer waits this many times as long as it has worked, so that
-/// it takes a tenth of one processor. The index catches up later.
-const BUSY_PAUSE: u32 = 9;
-
-/// Longest wait of a busy courier.
-const MAX_BUSY_PAUSE: Duration = Duration::from_secs(1);
+/// Shortest time over which events are counted. Three events of one message are no load.
+const MIN_MEASURED: Duration = Duration::from_millis(100);
 
 /// Pages whose messages are committed together.
-const MAX_PAGES_PER_BATCH: usize = 16;
+const MAX_PAGES_PER_BATCH: usize = 4;
 
 /// Bytes of tokens that one commit has, besides those of its last message.
 const MAX_BYTES_PER_BATCH: usize = 4 << 20;
@@ -66,8 +65,47 @@ struct IndexerTask {
     indexer: Arc<SearchIndexer>,
     events: watch::Receiver<i64>,
     rebuilds: watch::Receiver<u64>,
-    /// End of the last step, and the number of the newest event then.
-    last: (Instant, i64),
+    pace: IndexerPace,
+}
+
+/// When the indexer works, so that it does not slow down a busy courier.
+#[derive(Debug)]
+struct IndexerPace {
+    /// When the count of events started, and the number of the newest one then.
+    counted: (Instant, i64),
+    /// The last step, and the last complete count of events.
+    load: IndexingLoad,
+    /// When the last step ended.
+    worked_at: Instant,
+    /// When the index had all messages the last time.
+    complete_at: Instant,
+}
+
+impl IndexerPace {
+    fn new(newest: i64, now: Instant) -> Self {
+        let counted = (now, newest);
+        Self { counted, load: IndexingLoad::default(), worked_at: now, complete_at: now }
+    }
+
+    /// How long the next step has to wait.
+    fn wait(&mut self, newest: i64, now: Instant) -> Duration {
+        let (since, before) = self.counted;
+        if now - since >= MIN_MEASURED {
+            self.counted = (now, newest);
+            self.load.events = u64::try_from(newest - before).unwrap_or(0);
+            self.load.measured = now - since;
+        }
+        self.load.behind = now - self.complete_at;
+        self.load.pause().saturating_sub(now - self.worked_at)
+    }
+
+    /// Notes a step that ended now.
+    fn note(&mut self, started: Instant, now: Instant, is_complete: bool) {
+        (self.load.worked, self.worked_at) = (now - started, now);
+        if is_complete {
+            self.complete_at = started;
+        }
+    }
 }
 
 impl BackgroundTask for IndexerTask {
@@ -77,15 +115,14 @@ impl BackgroundTask for IndexerTask {
     async fn step(&mut self) -> Result<NextStep, StoreError> {
         let started = Instant::now();
         let newest = *self.events.borrow_and_update();
+        let wait = self.pace.wait(newest, started);
+        if !wait.is_zero() {
+            return Ok(NextStep::After(wait.min(BUSY_CHECK_INTERVAL)));
+        }
         self.rebuilds.mark_unchanged();
         let next = self.indexer.step().await?;
-        let (since, before) = std::mem::replace(&mut self.last, (Instant::now(), newest));
-        // A store has fewer events than a float has exact integers.
-        let rate = (newest - before) as f64 / since.elapsed().as_secs_f64().max(0.001);
-        if rate < BUSY_RATE {
-            return Ok(next);
-        }
-        Ok(NextStep::After((started.elapsed() * BUSY_PAUSE).min(MAX_BUSY_PAUSE)))
+        self.pace.note(started, Instant::now(), next != NextStep::Now);
+        Ok(next)
     }
 
     async fn hint(&mut self) {
@@ -110,14 +147,11 @@ impl SearchIndexer {
         &*self.index
     }
 
-    /// Indexes new messages until `stop` is cancelled.
+    /// Indexes new messages, and removes erased ones, until `stop` is cancelled.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        if !self.is_enabled {
-            return;
-        }
         let (events, rebuilds) = (self.store.newest_event(), self.rebuilds.subscribe());
-        let last = (Instant::now(), *events.borrow());
-        let mut task = IndexerTask { indexer: self, events, rebuilds, last };
+        let pace = IndexerPace::new(*events.borrow(), Instant::now());
+        let mut task = IndexerTask { indexer: self, events, rebuilds, pace };
         background::run(&mut task, &stop).await;
     }
 
@@ -154,45 +188,19 @@ impl SearchIndexer {
     ///
     /// When the store or the index fails.
     pub async fn erase(&self) -> Result<(), StoreError> {
-        let _state = self.state.lock().await;
-        let mut progress = self.index.progress().await?;
-        let mut after = 0;
-        loop {
-            let page = self.store.erased_messages(after).await?;
-            let Some((last, _)) = page.last() else { break };
-            after = *last;
-            let mut batch = SearchBatch { progress, ..SearchBatch::default() };
-            for (seq, rest) in page {
-                batch.remove.extend([seq, rest]);
-                // A message behind the progress is indexed in its turn.
-                if rest != seq
-                    && rest <= progress.object
-                    && let Some(message) = self.store.searchable_message(rest).await?
-                {
-                    batch.insert.extend(self.indexed_messages(vec![message]).await?);
-                }
-            }
-            self.index.apply(batch).await?;
-        }
-        // The last message can have got another hash.
-        if let Some((_, hash)) = self.store.object_mark(Some(progress.object)).await? {
-            progress.object_hash = hash;
-            self.index.apply(SearchBatch { progress, ..SearchBatch::default() }).await?;
-        }
-        self.index.compact().await
+        let mut state = self.state.lock().await;
+        let progress = self.checked_progress(&mut state).await?;
+        self.follow_erasures(progress).await?;
+        Ok(())
     }
 
-    /// Indexes one batch of messages.
+    /// Indexes one batch of messages, after removing erased ones.
     async fn step(&self) -> Result<NextStep, StoreError> {
         let mut state = self.state.lock().await;
-        let mut progress = self.index.progress().await?;
-        if !state.is_checked {
-            if !self.belongs_to_store(progress).await? {
-                tracing::info!("search index belongs to another store; building it again");
-                self.index.clear().await?;
-                progress = SearchProgress::default();
-            }
-            state.is_checked = true;
+        let progress = self.checked_progress(&mut state).await?;
+        let mut progress = self.follow_erasures(progress).await?;
+        if !self.is_enabled {
+            return Ok(NextStep::Poll(POLL_INTERVAL));
         }
         let start = progress;
         let mut batch = SearchBatch::default();
@@ -221,13 +229,75 @@ impl SearchIndexer {
         Ok(if is_idle { NextStep::Poll(POLL_INTERVAL) } else { NextStep::Now })
     }
 
-    /// Whether the last indexed object is still the same object in the store.
-    async fn belongs_to_store(&self, progress: SearchProgress) -> Result<bool, StoreError> {
-        if progress.object == 0 {
-            return Ok(true);
+    /// Returns how far the index is. An index that belongs to another store is emptied.
+    async fn checked_progress(
+        &self,
+        state: &mut IndexerState,
+    ) -> Result<SearchProgress, StoreError> {
+        let progress = self.index.progress().await?;
+        if state.is_checked {
+            return Ok(progress);
         }
-        let found = self.store.object_mark(Some(progress.object)).await?;
-        Ok(found == Some((progress.object, progress.object_hash)))
+        let is_own = self.belongs_to_store(progress).await?;
+        if !is_own {
+            tracing::info!("search index belongs to another store; building it again");
+            self.index.clear().await?;
+        }
+        state.is_checked = true;
+        Ok(if is_own { progress } else { SearchProgress::default() })
+    }
+
+    /// Removes the messages that were erased by any courier since the last time, and returns the
+    /// new progress. The rest of a rewritten message is indexed again.
+    ///
+    /// The progress is committed last, when the removed words are not in the files any more.
+    async fn follow_erasures(
+        &self,
+        mut progress: SearchProgress,
+    ) -> Result<SearchProgress, StoreError> {
+        let start = progress;
+        let mut is_indexed = false;
+        loop {
+            let page = self.store.erased_messages(progress.erasure).await?;
+            let Some((last, _)) = page.last() else { break };
+            progress.erasure = *last;
+            let mut batch = SearchBatch { progress: start, ..SearchBatch::default() };
+            // A message behind the progress is indexed in its turn.
+            for (_, object) in page.into_iter().filter(|(_, object)| *object <= start.object) {
+                batch.remove.push(object);
+                if let Some(message) = self.store.searchable_message(object).await? {
+                    batch.insert.extend(self.indexed_messages(vec![message]).await?);
+                }
+            }
+            if !batch.remove.is_empty() {
+                is_indexed = true;
+                self.index.apply(batch).await?;
+            }
+        }
+        if progress == start {
+            return Ok(progress);
+        }
+        if is_indexed {
+            self.index.compact().await?;
+        }
+        // The last message can have got another hash.
+        if let Some((_, hash)) = self.store.object_mark(Some(progress.object)).await? {
+            progress.object_hash = hash;
+        }
+        self.index.apply(SearchBatch { progress, ..SearchBatch::default() }).await?;
+        Ok(progress)
+    }
+
+    /// Whether the last indexed object is still the same object in the store, and the store has the
+    /// last erasure of the index.
+    async fn belongs_to_store(&self, progress: SearchProgress) -> Result<bool, StoreError> {
+        let SearchProgress { object, object_hash, erasure, .. } = progress;
+        if object > 0 && self.store.object_mark(Some(object)).await? != Some((object, object_hash))
+        {
+            return Ok(false);
+        }
+        let erased = self.store.erased_messages(erasure.saturating_sub(1)).await?;
+        Ok(erasure == 0 || erased.first().is_some_and(|(number, _)| *number == erasure))
     }
 
     /// Returns the tokens of messages, without those that are damaged or were erased meanwhile.

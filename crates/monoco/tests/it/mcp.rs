@@ -447,7 +447,11 @@ fn definitions_and_results_fit_their_budgets() {
             Some(cursor) => json!({"limit": 50, "cursor": cursor}),
             None => json!({"limit": 50}),
         };
-        let page = facts(&check("list_mails", arguments));
+        let listed = check("list_mails", arguments);
+        for line in fenced(&listed).lines().filter_map(|line| line.strip_prefix("preview: ")) {
+            assert_eq!((line.chars().count(), line.ends_with('…')), (160, true), "{line}");
+        }
+        let page = facts(&listed);
         let mails = page["mails"].as_array().unwrap();
         seen.extend(mails.iter().map(|mail| mail["id"].as_str().unwrap().to_owned()));
         match page["next_cursor"].as_str() {

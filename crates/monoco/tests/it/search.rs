@@ -57,8 +57,35 @@ fn messages_in_postgresql_are_found_rebuilt_and_forgotten_at_both_couriers() {
     first.cli(&["courier", "rebuild", "--search"]).ok();
     assert_eq!(snippets(&first, "from:ann"), found);
     check_forgotten(&first);
-    // The other courier hides the text at once.
+    // The other courier hides the text at once, and removes its words from its file.
     assert_eq!(snippets(&second, "xylophones"), [""; 0]);
+    let wait_until_removed = |courier: &Courier, word: &str| {
+        wait_for(|| match index_has(courier, word) {
+            true => Err(format!("{word} is in the index of {}", courier.home().display())),
+            false => Ok(()),
+        });
+    };
+    ["xylophones", "机密"].iter().for_each(|word| wait_until_removed(&second, word));
+    // A courier that does not run then removes them when it starts again.
+    let msg = chat("did:web:eve", ME, "marzipan in 机密文件");
+    first.post("/api/v1/dispatch", &json!({"msg": msg})).ok();
+    assert_eq!(snippets(&second, "marzipan").len(), 1);
+    let mut second = second;
+    second.kill();
+    assert!(index_has(&second, "marzipan"));
+    first.post("/api/v1/forget", &json!({"did": "did:web:eve"})).ok();
+    let second = second.restart();
+    wait_until_removed(&second, "marzipan");
+    assert_eq!(snippets(&second, "marzipan"), [""; 0]);
+    assert_eq!(snippets(&second, "from:ann"), snippets(&first, "from:ann"));
+}
+
+/// Whether the bytes of the index of a courier contain a text.
+fn index_has(courier: &Courier, text: &str) -> bool {
+    ["search.db", "search.db-wal"].iter().any(|name| {
+        let bytes = std::fs::read(courier.home().join("store").join(name)).unwrap_or_default();
+        bytes.windows(text.len()).any(|part| part == text.as_bytes())
+    })
 }
 
 fn check_scripts(courier: &Courier) {
@@ -267,13 +294,7 @@ fn check_forgotten(courier: &Courier) {
     courier.post("/api/v1/forget", &json!({"did": "did:web:eve"})).ok();
     assert_eq!(snippets(courier, "文件"), ["another 文件"]);
     assert_eq!(snippets(courier, "xylophones"), [""; 0]);
-    for name in ["search.db", "search.db-wal"] {
-        let bytes = std::fs::read(courier.home().join("store").join(name)).unwrap_or_default();
-        for gone in ["xylophones", "机密"] {
-            assert!(
-                !bytes.windows(gone.len()).any(|part| part == gone.as_bytes()),
-                "{gone} in {name}"
-            );
-        }
+    for gone in ["xylophones", "机密"] {
+        assert!(!index_has(courier, gone), "{gone}");
     }
 }

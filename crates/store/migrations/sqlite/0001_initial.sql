@@ -86,7 +86,6 @@ CREATE TABLE objects (
     erased_at INTEGER,                      -- NULL: it has a text. Otherwise only its hash is left
     superseded_by INTEGER                   -- objects.seq of the rewritten Mail; only when erased
 ) STRICT;
-CREATE INDEX objects_erased ON objects (seq) WHERE erased_at IS NOT NULL;
 
 -- Files with the bodies of large objects and with attachments. A row is written after the sync
 -- of its file.
@@ -477,6 +476,13 @@ CREATE TABLE erasures (
 CREATE TABLE erased_files (
     hash      BLOB    NOT NULL PRIMARY KEY  -- SHA-256 of the bytes, the name of the file
 ) STRICT, WITHOUT ROWID;
+
+-- Messages whose text was erased or rewritten, in this order. The search indexes of all couriers
+-- follow it, also after a time in which a courier did not run, so that no row is deleted.
+CREATE TABLE erased_objects (
+    seq       INTEGER PRIMARY KEY,
+    object    INTEGER NOT NULL              -- objects.seq
+) STRICT;
 
 -- Files of purged mails and letters, until it is known whether something else refers to them.
 CREATE TABLE purged_files (

@@ -13,7 +13,7 @@ use tokio_postgres::types::Type;
 use super::pending::array_type;
 
 /// Tables with numbered rows, and the columns of the numbers.
-pub(super) const NUMBERED_TABLES: [(&str, &str); 14] = [
+pub(super) const NUMBERED_TABLES: [(&str, &str); 15] = [
     ("parties", "id"),
     ("objects", "seq"),
     ("external_ids", "seq"),
@@ -28,6 +28,7 @@ pub(super) const NUMBERED_TABLES: [(&str, &str); 14] = [
     ("email_tasks", "seq"),
     ("people", "seq"),
     ("approvals", "seq"),
+    ("erased_objects", "seq"),
 ];
 
 /// The table whose rows are changed once in a batch, each by a statement that inserts or updates.

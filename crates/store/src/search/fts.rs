@@ -4,8 +4,9 @@
 //! tokenizer only splits at spaces. The tables have no copy of the texts (`content=''`), and each
 //! has the messages of a range of numbers: see `parts.rs`.
 //!
-//! A commit is not synced at once (`synchronous = NORMAL`): after a power cut the last batches can
-//! be missing together with their progress, and are read from the store again.
+//! A commit is not synced (`synchronous = NORMAL`): after a power cut the last batches can be missing
+//! together with their progress, and are read from the store again. The log is copied and synced
+//! when it has 16 MiB, so that the disk is left to the commits of the store.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,14 +21,14 @@ use super::parts::{self, PartSize};
 use super::{MAX_RANKED, SearchBatch, SearchIndex, SearchProgress, SearchRange};
 use crate::sql::disk_error;
 use crate::sql::rows::{self, limit};
-use crate::sqlite::db_error;
+use crate::sqlite::{db_error, vacuum};
 use crate::{StoreError, StoreResult};
 
 /// Name of the database in the directory of the store.
 const DATABASE: &str = "search.db";
 
 /// Version of the tables and of the tokens. An index of another version is built again.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// Searches that run at the same time.
 const MAX_SEARCHES: usize = 2;
@@ -50,8 +51,18 @@ const SCHEMA: &str = "
     CREATE TABLE parts (
         number    INTEGER PRIMARY KEY,
         first     INTEGER NOT NULL,             -- lowest number of its messages
-        bytes     INTEGER NOT NULL              -- of the tokens that were inserted
+        bytes     INTEGER NOT NULL,             -- of the tokens that were inserted
+        blocks    INTEGER NOT NULL,             -- of its filter; 0: not full yet
+        removed   INTEGER NOT NULL              -- messages whose words are still in its pages
     ) STRICT;
+
+    -- Filters of the words of full parts: see `filter.rs`.
+    CREATE TABLE filters (
+        part      INTEGER NOT NULL,             -- parts.number
+        block     INTEGER NOT NULL,
+        bits      BLOB    NOT NULL,
+        PRIMARY KEY (part, block)
+    ) STRICT, WITHOUT ROWID;
 ";
 
 const SET_PROGRESS: &str = "
@@ -145,17 +156,24 @@ fn closed() -> StoreError {
     StoreError::Unavailable("the search index is closed".to_owned())
 }
 
-/// Opens or creates the database; `None` when it has another version.
-fn open_writer(path: &Path) -> StoreResult<Option<Connection>> {
-    let mut db = Connection::open(path).map_err(db_error)?;
+/// Opens the connection that writes.
+fn connect_writer(path: &Path) -> StoreResult<Connection> {
+    let db = Connection::open(path).map_err(db_error)?;
     db.execute_batch(
         "PRAGMA journal_mode = WAL;
          PRAGMA synchronous = NORMAL;
+         PRAGMA wal_autocheckpoint = 4096;
          PRAGMA journal_size_limit = 16777216;
          PRAGMA cache_size = -8192;
          PRAGMA temp_store = MEMORY;",
     )
     .map_err(db_error)?;
+    Ok(db)
+}
+
+/// Opens or creates the database; `None` when it has another version.
+fn open_writer(path: &Path) -> StoreResult<Option<Connection>> {
+    let mut db = connect_writer(path)?;
     let version: u32 =
         db.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(db_error)?;
     match version {
@@ -169,6 +187,8 @@ fn open_writer(path: &Path) -> StoreResult<Option<Connection>> {
             // Reads the first pages of the tables, which shows most damage.
             optional(&db, "SELECT seq FROM documents LIMIT 1", [], |row| row.get::<_, i64>(0))?;
             parts::check(&db)?;
+            // A connection has some memory for each part that it has used.
+            db = connect_writer(path)?;
         }
         _ => return Ok(None),
     }
@@ -219,8 +239,10 @@ fn remove(db: &Connection, seq: i64) -> StoreResult<()> {
     Ok(())
 }
 
-fn apply(db: &mut Connection, batch: &SearchBatch, size: PartSize) -> StoreResult<()> {
+/// Applies a batch. Returns whether it has started a part.
+fn apply(db: &mut Connection, batch: &SearchBatch, size: PartSize) -> StoreResult<bool> {
     let tx = db.transaction().map_err(db_error)?;
+    let mut has_new_part = false;
     for seq in &batch.remove {
         remove(&tx, *seq)?;
     }
@@ -235,13 +257,16 @@ fn apply(db: &mut Connection, batch: &SearchBatch, size: PartSize) -> StoreResul
         };
         let sql = "INSERT INTO documents (seq, at) VALUES (?1, ?2)";
         execute(&tx, sql, [message.seq, at])?;
-        parts::insert(&tx, message, size)?;
+        has_new_part |= parts::insert(&tx, message, size)?;
     }
-    let SearchProgress { object, object_hash, change } = batch.progress;
-    for (name, value) in [("object", object), ("object_hash", object_hash), ("change", change)] {
+    let SearchProgress { object, object_hash, change, erasure } = batch.progress;
+    for (name, value) in
+        [("object", object), ("object_hash", object_hash), ("change", change), ("erasure", erasure)]
+    {
         execute(&tx, SET_PROGRESS, params![name, value])?;
     }
-    tx.commit().map_err(db_error)
+    tx.commit().map_err(db_error)?;
+    Ok(has_new_part)
 }
 
 /// The number of the first message of a time or later, by bisection: an index of the times would be
@@ -296,14 +321,22 @@ impl SearchIndex for FtsIndex {
                 object: number("object")?,
                 object_hash: number("object_hash")?,
                 change: number("change")?,
+                erasure: number("erasure")?,
             })
         })
         .await
     }
 
     async fn apply(&self, batch: SearchBatch) -> StoreResult<()> {
-        let size = self.shared.part_size;
-        self.write(move |db| apply(db, &batch, size)).await
+        let (size, path) = (self.shared.part_size, self.shared.path.clone());
+        self.write(move |db| {
+            if apply(db, &batch, size)? {
+                // Frees the memory of the parts that are full.
+                *db = connect_writer(&path)?;
+            }
+            Ok(())
+        })
+        .await
     }
 
     async fn clear(&self) -> StoreResult<()> {
@@ -316,12 +349,15 @@ impl SearchIndex for FtsIndex {
         .await
     }
 
-    /// A removed row is only marked: its tokens stay in their segment until FTS5 merges it. So all
-    /// segments are merged, and the database is rewritten without its unused pages.
+    /// A removed row is only marked: its tokens stay in their segment until FTS5 merges it. So the
+    /// segments of its part are merged, and the database is rewritten without its unused pages.
     async fn compact(&self) -> StoreResult<()> {
-        self.write(|db| {
-            parts::optimize_all(db)?;
-            db.execute_batch("VACUUM").map_err(db_error)?;
+        let path = self.shared.path.clone();
+        self.write(move |db| {
+            let tx = db.transaction().map_err(db_error)?;
+            parts::compact(&tx)?;
+            tx.commit().map_err(db_error)?;
+            vacuum(db, &path)?;
             let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
             let is_busy: bool = db.query_row(sql, [], |row| row.get(0)).map_err(db_error)?;
             if is_busy {

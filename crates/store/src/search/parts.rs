@@ -9,16 +9,17 @@
 //! messages of one word lazily, but merges those of all words with a prefix before it returns the
 //! first one. A single Chinese character is the prefix of thousands of pairs, so in one table the
 //! time of such a search would grow with the number of messages; here it grows with the size of one
-//! part. A search for a rare word looks into every part, so their number must be small too.
+//! part. A search for a rare word asks the filter of every part, and looks into few.
 //!
-//! A part that is full is merged into one segment and does not change any more, except for
-//! removals.
+//! A part that is full is merged into one segment and gets a filter of its words (`filter.rs`). It
+//! does not change any more, except for removals and for rewritten messages.
 
 use std::ops::RangeInclusive;
 
 use monoco_core::search::{SearchPhrase, SearchQuery};
 use rusqlite::{Connection, params};
 
+use super::filter;
 use super::fts::{execute, numbers as read_numbers, optional};
 use super::{IndexedMessage, SearchRange, UNKNOWN_TUNNEL};
 use crate::StoreResult;
@@ -34,6 +35,10 @@ const COLUMNS: &str = "
     text, title, files, authors, chat, marks,
     content = '', contentless_delete = 1, tokenize = \"ascii tokenchars '-_:'\"
 ";
+
+/// Segments of one level that are merged. More of them mean fewer writes, because a full part is
+/// merged as a whole anyway, and more lookups in the newest part. FTS5 has 4.
+const MAX_SEGMENTS_PER_LEVEL: u32 = 8;
 
 /// Weights of the columns for relevance, in their order.
 const WEIGHTS: &str = "1.0, 4.0, 2.0, 2.0, 1.0, 0.0";
@@ -62,18 +67,22 @@ impl Default for PartSize {
 struct Part {
     number: i64,
     range: RangeInclusive<i64>,
+    /// Blocks of its filter; 0 when it has none.
+    blocks: i64,
 }
 
 /// All parts, oldest first.
 fn list(db: &Connection) -> StoreResult<Vec<Part>> {
-    let mut statement =
-        db.prepare_cached("SELECT number, first FROM parts ORDER BY number").map_err(db_error)?;
-    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).map_err(db_error)?;
-    let starts: Vec<(i64, i64)> = rows.collect::<rusqlite::Result<_>>().map_err(db_error)?;
-    let ends = starts.iter().skip(1).map(|(_, first)| first - 1).chain([i64::MAX]);
-    let part = |((number, first), last): (&(i64, i64), i64)| Part {
+    let sql = "SELECT number, first, blocks FROM parts ORDER BY number";
+    let mut statement = db.prepare_cached(sql).map_err(db_error)?;
+    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
+    let starts: Vec<(i64, i64, i64)> =
+        rows.and_then(|rows| rows.collect::<rusqlite::Result<_>>()).map_err(db_error)?;
+    let ends = starts.iter().skip(1).map(|(_, first, _)| first - 1).chain([i64::MAX]);
+    let part = |((number, first, blocks), last): (&(i64, i64, i64), i64)| Part {
         number: *number,
         range: *first..=last,
+        blocks: *blocks,
     };
     Ok(starts.iter().zip(ends).map(part).collect())
 }
@@ -87,22 +96,34 @@ pub fn check(db: &Connection) -> StoreResult<()> {
     Ok(())
 }
 
-/// Returns the part of a message, with the bytes of its tokens.
-fn part_of(db: &Connection, seq: i64) -> StoreResult<Option<(i64, i64)>> {
-    let sql = "SELECT number, bytes FROM parts WHERE first <= ?1 ORDER BY number DESC LIMIT 1";
-    optional(db, sql, [seq], |row| Ok((row.get(0)?, row.get(1)?)))
+/// Returns the part of a message, with the bytes of its tokens and the blocks of its filter.
+fn part_of(db: &Connection, seq: i64) -> StoreResult<Option<(i64, i64, i64)>> {
+    let sql =
+        "SELECT number, bytes, blocks FROM parts WHERE first <= ?1 ORDER BY number DESC LIMIT 1";
+    optional(db, sql, [seq], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
 }
 
 /// Inserts a message that the index does not have. Starts a new part when the newest one is full
-/// and the message is newer than all others.
-pub fn insert(db: &Connection, message: &IndexedMessage, size: PartSize) -> StoreResult<()> {
+/// and the message is newer than all others, and returns whether it has.
+pub fn insert(db: &Connection, message: &IndexedMessage, size: PartSize) -> StoreResult<bool> {
+    let mut is_new = true;
     let number = match part_of(db, message.seq)? {
         None => create(db, 1, i64::MIN)?,
-        Some((number, bytes)) if bytes >= size.bytes && is_full(db, message.seq, bytes, size)? => {
+        Some((number, bytes, 0))
+            if bytes >= size.bytes && is_full(db, message.seq, bytes, size)? =>
+        {
             optimize(db, number)?;
+            let blocks = filter::build(db, number)?;
+            execute(db, "UPDATE parts SET blocks = ?2 WHERE number = ?1", [number, blocks])?;
             create(db, number + 1, message.seq)?
         }
-        Some((number, _)) => number,
+        Some((number, _, blocks)) => {
+            if blocks > 0 {
+                filter::add(db, number, blocks, message)?;
+            }
+            is_new = false;
+            number
+        }
     };
     let sql = format!(
         "INSERT INTO messages_{number} (rowid, text, title, files, authors, chat, marks)
@@ -121,7 +142,7 @@ pub fn insert(db: &Connection, message: &IndexedMessage, size: PartSize) -> Stor
     execute(db, &sql, row)?;
     let bytes = i64::try_from(message.bytes()).unwrap_or(i64::MAX);
     execute(db, "UPDATE parts SET bytes = bytes + ?2 WHERE number = ?1", [number, bytes])?;
-    Ok(())
+    Ok(is_new)
 }
 
 /// Whether a message with the number `seq` starts a new part behind one with `bytes`.
@@ -137,9 +158,14 @@ fn is_full(db: &Connection, seq: i64, bytes: i64, size: PartSize) -> StoreResult
 }
 
 fn create(db: &Connection, number: i64, first: i64) -> StoreResult<i64> {
-    let sql = format!("CREATE VIRTUAL TABLE messages_{number} USING fts5 ({COLUMNS})");
-    db.execute_batch(&sql).map_err(db_error)?;
-    execute(db, "INSERT INTO parts (number, first, bytes) VALUES (?1, ?2, 0)", [number, first])?;
+    db.execute_batch(&format!(
+        "CREATE VIRTUAL TABLE messages_{number} USING fts5 ({COLUMNS});
+         INSERT INTO messages_{number} (messages_{number}, rank)
+         VALUES ('automerge', {MAX_SEGMENTS_PER_LEVEL});"
+    ))
+    .map_err(db_error)?;
+    let sql = "INSERT INTO parts (number, first, bytes, blocks, removed) VALUES (?1, ?2, 0, 0, 0)";
+    execute(db, sql, [number, first])?;
     Ok(number)
 }
 
@@ -149,9 +175,18 @@ fn optimize(db: &Connection, number: i64) -> StoreResult<()> {
     db.execute_batch(&sql).map_err(db_error)
 }
 
-/// Merges the segments of all parts.
-pub fn optimize_all(db: &Connection) -> StoreResult<()> {
-    list(db)?.iter().try_for_each(|part| optimize(db, part.number))
+/// Merges the segments of the parts that had removed messages, and builds their filters again.
+pub fn compact(db: &Connection) -> StoreResult<()> {
+    let changed = read_numbers(db, "SELECT number FROM parts WHERE removed > 0", [])?;
+    for number in changed {
+        optimize(db, number)?;
+        let sql = "SELECT blocks FROM parts WHERE number = ?1";
+        let blocks = optional(db, sql, [number], |row| row.get::<_, i64>(0))?.unwrap_or(0);
+        let blocks = if blocks == 0 { 0 } else { filter::build(db, number)? };
+        let sql = "UPDATE parts SET blocks = ?2, removed = 0 WHERE number = ?1";
+        execute(db, sql, [number, blocks])?;
+    }
+    Ok(())
 }
 
 /// Drops all parts with their messages.
@@ -159,14 +194,14 @@ pub fn drop_all(db: &Connection) -> StoreResult<()> {
     for Part { number, .. } in list(db)? {
         db.execute_batch(&format!("DROP TABLE messages_{number}")).map_err(db_error)?;
     }
-    execute(db, "DELETE FROM parts", [])?;
-    Ok(())
+    db.execute_batch("DELETE FROM parts; DELETE FROM filters;").map_err(db_error)
 }
 
 /// Removes a message that the index has.
 pub fn remove(db: &Connection, seq: i64) -> StoreResult<()> {
-    if let Some((number, _)) = part_of(db, seq)? {
+    if let Some((number, ..)) = part_of(db, seq)? {
         execute(db, &format!("DELETE FROM messages_{number} WHERE rowid = ?1"), [seq])?;
+        execute(db, "UPDATE parts SET removed = removed + 1 WHERE number = ?1", [number])?;
     }
     Ok(())
 }
@@ -184,19 +219,20 @@ pub fn find(
     // words of the query.
     let required = expression_of_words(query);
     let required = required.filter(|required| *required != expression);
+    let words = filter::words_of_query(query);
     let mut parts = list(db)?;
     if range.newest_first {
         parts.reverse();
     }
     let order = if range.newest_first { "DESC" } else { "ASC" };
     let mut found = Vec::new();
-    for Part { number, range: numbers } in parts {
+    for Part { number, range: numbers, blocks } in parts {
         let (from, to) = (*numbers.start().max(within.start()), *numbers.end().min(within.end()));
         let rest = range.limit - found.len();
         if rest == 0 {
             break;
         }
-        if from > to {
+        if from > to || !filter::can_have(db, number, blocks, &words)? {
             continue;
         }
         let sql = format!(
@@ -228,13 +264,19 @@ pub fn rank(db: &Connection, query: &SearchQuery, found: Vec<i64>) -> StoreResul
     let mut parts = list(db)?;
     parts.retain(|part| found.iter().any(|seq| part.range.contains(seq)));
     let (Some(newest), Some(oldest)) = (found.first(), found.last()) else { return Ok(found) };
+    let mut counted = Vec::with_capacity(parts.len());
+    for part in &parts {
+        let sql = format!("SELECT count(*) FROM messages_{}_docsize", part.number);
+        let messages: u32 = optional(db, &sql, [], |row| row.get(0))?.unwrap_or_default();
+        counted.push((part, f64::from(messages)));
+    }
     let mut scores = vec![0.0; found.len()];
     for phrase in &query.phrases {
         let expression = phrase_expression("", phrase).unwrap_or_default();
         let mut phrase_scores = vec![0.0; found.len()];
         let mut all = PhraseCount::default();
-        for Part { number, range } in &parts {
-            let count = PhraseCount::read(db, *number, &expression)?;
+        for (Part { number, range, .. }, messages) in &counted {
+            let count = PhraseCount::read(db, *number, &expression, *messages)?;
             let sql = format!(
                 "SELECT rowid, bm25(messages_{number}, {WEIGHTS}) FROM messages_{number}
                   WHERE messages_{number} MATCH ?1 AND rowid >= ?2 AND rowid <= ?3"
@@ -271,14 +313,11 @@ struct PhraseCount {
 }
 
 impl PhraseCount {
-    fn read(db: &Connection, number: i64, expression: &str) -> StoreResult<Self> {
-        let sql = format!(
-            "SELECT (SELECT count(*) FROM messages_{number}_docsize), count(*)
-               FROM messages_{number} WHERE messages_{number} MATCH ?1"
-        );
-        let counts = optional(db, &sql, [expression], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let (messages, hits): (u32, u32) = counts.unwrap_or_default();
-        Ok(Self { messages: messages.into(), hits: hits.into() })
+    fn read(db: &Connection, number: i64, expression: &str, messages: f64) -> StoreResult<Self> {
+        let sql =
+            format!("SELECT count(*) FROM messages_{number} WHERE messages_{number} MATCH ?1");
+        let hits: u32 = optional(db, &sql, [expression], |row| row.get(0))?.unwrap_or_default();
+        Ok(Self { messages, hits: hits.into() })
     }
 
     /// The weight of the phrase, as FTS5 computes it: rare phrases count more.

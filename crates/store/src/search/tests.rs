@@ -31,7 +31,7 @@ fn batch(texts: &[impl AsRef<str>]) -> SearchBatch {
     let insert: Vec<_> =
         (1..).zip(messages).map(|(seq, document)| message(seq, &document, Some(&[]))).collect();
     let object = insert.len() as i64;
-    let progress = SearchProgress { object, object_hash: -object, change: 7 };
+    let progress = SearchProgress { object, object_hash: -object, change: 7, erasure: 9 };
     SearchBatch { insert, remove: Vec::new(), progress }
 }
 
@@ -54,6 +54,9 @@ fn files_contain(dir: &std::path::Path, text: &str) -> bool {
 
 /// A part is full after a few of the texts of these tests.
 const SMALL_PARTS: PartSize = PartSize { bytes: 40, fraction: 64 };
+
+/// What is left of a message of which a part was erased.
+const REWRITTEN: &str = "署サ ab e 部";
 
 /// The numbers of all pages of `limit` hits.
 async fn pages(
@@ -91,14 +94,16 @@ fn pages_of_all_parts_have_what_a_scan_of_all_tokens_finds() {
             let batch = SearchBatch { insert: messages.to_vec(), remove: Vec::new(), progress };
             runtime.block_on(index.apply(batch)).unwrap();
         }
-        // Every second one of the removed messages returns, as after the erasure of a part of it.
+        // Every second one of the removed messages returns with another text, as after the erasure
+        // of a part of it.
         let is_back = |seq: i64| seq % 2 == 0;
         let again = insert.iter().filter(|it| removed.contains(&it.seq) && is_back(it.seq));
-        let insert = again.cloned().collect();
+        let insert = again.map(|it| message(it.seq, &document(REWRITTEN), Some(&[]))).collect();
         let batch = SearchBatch { insert, remove: removed.clone(), progress };
         runtime.block_on(index.apply(batch)).unwrap();
         let query = query(&text);
         let is_found = |seq: i64, text: &String| {
+            let text = if removed.contains(&seq) { REWRITTEN } else { text };
             let all = tokens(text, usize::MAX);
             let starts =
                 |phrase: &SearchPhrase| (0..all.len()).any(|at| phrase.is_start_of(&all[at..]));
@@ -119,6 +124,31 @@ fn pages_of_all_parts_have_what_a_scan_of_all_tokens_finds() {
         Ok(())
     });
     result.unwrap();
+}
+
+#[tokio::test]
+async fn filter_of_a_full_part_has_all_of_its_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = FtsIndex::with_part_size(dir.path(), SMALL_PARTS).unwrap();
+    let texts: Vec<_> = (0..60).map(|at| format!("word{at} 部{at}署 wörd{at}x")).collect();
+    index.apply(batch(&texts)).await.unwrap();
+    let db = rusqlite::Connection::open(dir.path().join("search.db")).unwrap();
+    let count = |sql: &str| db.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+    let parts = count("SELECT count(*) FROM parts WHERE blocks > 0");
+    assert!(parts > 10, "{parts}");
+    assert_eq!(count("SELECT count(DISTINCT part) FROM filters"), parts);
+    for at in 0..60 {
+        for text in [format!("word{at}"), format!("word{at} 部 署"), format!("word{at}*")] {
+            assert!(find(&index, &text).await.contains(&(at + 1)), "{text}");
+        }
+    }
+    // Without its bits, a part is passed over: they are what decides.
+    db.execute_batch("UPDATE filters SET bits = zeroblob(1024)").unwrap();
+    assert_eq!(find(&index, "word0").await, [0; 0]);
+    assert_eq!(find(&index, "部").await, [60, 59]);
+    assert_eq!(find(&index, "word0*").await, [1]);
+    index.clear().await.unwrap();
+    assert_eq!(count("SELECT count(*) FROM filters"), 0);
 }
 
 #[tokio::test]
@@ -223,6 +253,14 @@ async fn removed_words_are_not_in_the_files_after_compaction() {
         }
         assert_eq!(find(&index, "visible").await, [3]);
         assert!(files_contain(dir.path(), "visible"));
+        // Nor do the filters show that a part had them.
+        let db = rusqlite::Connection::open(dir.path().join("search.db")).unwrap();
+        let words = filter::words_of_query(&query("quokkas"));
+        let sql = "SELECT number, blocks FROM parts WHERE number = 1";
+        let (part, blocks) = db.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        let is_full = size.bytes == SMALL_PARTS.bytes;
+        assert_eq!(blocks > 0, is_full);
+        assert_eq!(filter::can_have(&db, part, blocks, &words).unwrap(), !is_full);
     }
 }
 

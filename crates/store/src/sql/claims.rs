@@ -20,10 +20,13 @@ use super::writer::Tx;
 use super::{SqlStore, records};
 use crate::{ClaimStore, ClaimUpdate, StoreError, StoreResult};
 
-const COLUMNS: &str = "
+pub(super) const COLUMNS: &str = "
     c.workspace, c.state, c.due_at, c.holder, c.lease_until, c.attempts, c.epoch, c.revision,
     c.reason, c.updated_at
 ";
+
+/// The number of [`COLUMNS`].
+pub(super) const COLUMN_COUNT: usize = 10;
 
 const PUT: &str = "
     INSERT INTO claims (mail, workspace, state, due_at, holder, lease_until, attempts, epoch,
@@ -207,7 +210,7 @@ fn list(db: &Db, condition: &str, limit: usize) -> StoreResult<Vec<Claim>> {
           WHERE {condition} ORDER BY c.id"
     );
     rows::list_undamaged(db, "claim of workspace", limit, &sql, [], |row| {
-        read(row, &parsed(row, 10)?)
+        read(row, &parsed(row, COLUMN_COUNT)?)
     })
 }
 
@@ -222,7 +225,7 @@ pub(super) fn failure_reasons(db: &Db, mail: i64) -> StoreResult<Vec<(Workspace,
     })
 }
 
-fn read(row: &Row<'_>, id: &MailId) -> RowResult<Claim> {
+pub(super) fn read(row: &Row<'_>, id: &MailId) -> RowResult<Claim> {
     let state: String = row.get(1)?;
     let state = ClaimState::parse(&state).ok_or_else(|| rows::damaged(1, "unknown state"))?;
     let reason: Option<String> = row.get(8)?;

@@ -115,6 +115,10 @@ pub(super) fn add_files(tx: &Tx<'_>, files: &TextFiles) -> Result<(), StoreError
 /// Applies the action for one object.
 fn erase_object(tx: &mut Tx<'_>, object: &ObjectErasure, now: Timestamp) -> Result<(), StoreError> {
     add_files(tx, &object.files)?;
+    if object.action != ErasureAction::Keep {
+        let sql = "INSERT INTO erased_objects (object) VALUES (?1)";
+        rows::insert(tx.db, sql, [object.seq])?;
+    }
     match &object.action {
         ErasureAction::Keep => Ok(()),
         ErasureAction::Tombstone { .. } => erase_whole(tx, object.seq, now),

@@ -117,13 +117,7 @@ impl WalSize {
     pub(crate) fn compact(&self, db: &Connection, path: &Path) -> StoreResult<()> {
         // SQLite does not wait for another checkpoint.
         let _lock = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
-        // The temporary copy is as private as the database, and too large for memory.
-        let dir = path.parent().unwrap_or(path).to_string_lossy().replace('\'', "''");
-        let compacted = db.execute_batch(&format!(
-            "PRAGMA temp_store_directory = '{dir}'; PRAGMA temp_store = FILE; VACUUM;"
-        ));
-        db.execute_batch("PRAGMA temp_store = MEMORY").map_err(db_error)?;
-        compacted.map_err(db_error)?;
+        vacuum(db, path)?;
         let busy: bool = db
             .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
             .map_err(db_error)?;
@@ -171,6 +165,17 @@ fn copy_most(db: &Connection, wal: &WalSize) -> StoreResult<()> {
     }
     wal.finish.store(true, Ordering::Relaxed);
     Ok(())
+}
+
+/// Rewrites a database without its unused parts.
+pub(crate) fn vacuum(db: &Connection, path: &Path) -> StoreResult<()> {
+    // The temporary copy is as private as the database, and too large for memory.
+    let dir = path.parent().unwrap_or(path).to_string_lossy().replace('\'', "''");
+    let compacted = db.execute_batch(&format!(
+        "PRAGMA temp_store_directory = '{dir}'; PRAGMA temp_store = FILE; VACUUM;"
+    ));
+    db.execute_batch("PRAGMA temp_store = MEMORY").map_err(db_error)?;
+    compacted.map_err(db_error)
 }
 
 fn report(result: StoreResult<()>, channels: &WriterChannels) {

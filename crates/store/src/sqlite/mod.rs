@@ -16,7 +16,7 @@ use crate::sql::writer::WriterChannels;
 use crate::sql::{ReaderSource, SqlStore, StoreParts, blob_error, bulk_index, disk_error};
 pub use backup::{StoreCopy, copy, verify};
 pub use check::{StoreCheck, check};
-pub(crate) use checkpoint::{Checkpointer, WalSize};
+pub(crate) use checkpoint::{Checkpointer, WalSize, vacuum};
 pub(crate) use database_file::DatabaseFile;
 use driver::SqliteConnection;
 

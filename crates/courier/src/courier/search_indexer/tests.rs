@@ -94,6 +94,92 @@ async fn erased_text_leaves_the_index_and_its_files() {
     assert_eq!(find(&restarted, "text").await.len(), 1);
 }
 
+/// Whether the files of an index have a word.
+fn files_have(dir: &std::path::Path, word: &str) -> bool {
+    ["search.db", "search.db-wal"].iter().any(|name| {
+        let bytes = std::fs::read(dir.join(name)).unwrap_or_default();
+        bytes.windows(word.len()).any(|part| part == word.as_bytes())
+    })
+}
+
+#[tokio::test]
+async fn erasures_of_other_couriers_are_followed_also_after_a_restart() {
+    let hub = TestHub::new().await;
+    hub.receive(["wombat"]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let open = |is_enabled: bool| {
+        let index = Arc::new(FtsIndex::open(dir.path()).unwrap());
+        SearchIndexer::new(Arc::clone(hub.store()), index, is_enabled)
+    };
+    let other = open(true);
+    catch_up(&other).await;
+    drop(other);
+    assert!(files_have(dir.path(), "wombat"));
+    // Another courier erases the text while this one does not run.
+    let authors = ErasedAuthors(["did:msgtunnel:ann.user.ci".parse().unwrap()].into());
+    let request = ErasureRequest { authors, ..ErasureRequest::default() };
+    hub.store().erase(&request, hub.clock.now()).await.unwrap();
+    hub.store().finish_erasure().await.unwrap();
+    // Also when search was turned off meanwhile.
+    let other = open(false);
+    other.step().await.unwrap();
+    assert!(!files_have(dir.path(), "wombat"));
+    let progress = other.index().progress().await.unwrap();
+    assert!(progress.erasure > 0);
+    drop(other);
+    let other = open(true);
+    catch_up(&other).await;
+    assert_eq!(other.index().progress().await.unwrap().erasure, progress.erasure);
+    assert_eq!(find(&other, "wombat").await, [0; 0]);
+}
+
+#[tokio::test]
+async fn index_with_an_erasure_that_the_store_does_not_have_is_built_again() {
+    let hub = TestHub::new().await;
+    hub.receive(["wombat"]).await;
+    let indexer = hub.search();
+    catch_up(&indexer).await;
+    // A backup of the store was restored that is older than an erasure.
+    let progress = indexer.index().progress().await.unwrap();
+    let batch = SearchBatch {
+        remove: find(&indexer, "wombat").await,
+        progress: SearchProgress { erasure: 7, ..progress },
+        ..SearchBatch::default()
+    };
+    indexer.index().apply(batch).await.unwrap();
+    assert_eq!(find(&indexer, "wombat").await, [0; 0]);
+    drop(indexer);
+    let restarted = hub.search();
+    catch_up(&restarted).await;
+    assert_eq!(find(&restarted, "wombat").await.len(), 1);
+    assert_eq!(restarted.index().progress().await.unwrap().erasure, 0);
+}
+
+#[test]
+fn busy_courier_is_indexed_less_often_and_a_quiet_one_at_once() {
+    let start = Instant::now();
+    let at = |ms: u64| start + Duration::from_millis(ms);
+    let mut pace = IndexerPace::new(0, start);
+    assert_eq!(pace.wait(3, at(1)), Duration::ZERO);
+    pace.note(at(1), at(11), true);
+    // A few events of one message are no load.
+    assert_eq!(pace.wait(6, at(12)), Duration::ZERO);
+    pace.note(at(12), at(22), true);
+    // 500 events in 100 ms: 39 times as long as the last step took, which was 10 ms.
+    assert_eq!(pace.wait(500, at(100)), Duration::from_millis(22 + 390 - 100));
+    assert_eq!(pace.wait(1_500, at(300)), Duration::from_millis(22 + 390 - 300));
+    assert_eq!(pace.wait(2_500, at(500)), Duration::ZERO);
+    pace.note(at(500), at(600), false);
+    assert_eq!(pace.wait(3_000, at(610)), Duration::from_millis(3_890));
+    // It ends when the courier is quiet.
+    assert_eq!(pace.wait(3_001, at(800)), Duration::ZERO);
+    // A courier that is busy for a long time does not fall behind without limit.
+    pace.note(at(800), at(900), false);
+    assert_eq!(pace.wait(1_000_000, at(700_000)), Duration::ZERO);
+    pace.note(at(700_000), at(700_100), false);
+    assert_eq!(pace.wait(2_000_000, at(700_150)), Duration::from_millis(50));
+}
+
 #[tokio::test]
 async fn index_of_another_store_is_built_again() {
     let (old, new) = (TestHub::new().await, TestHub::new().await);

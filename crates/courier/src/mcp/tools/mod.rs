@@ -13,7 +13,7 @@
 
 use std::sync::LazyLock;
 
-use monoco_core::mail::{MailId, MailIndexEntry};
+use monoco_core::mail::{MAX_PREVIEW_CHARS, MailId, MailIndexEntry};
 use monoco_core::token::Scope;
 use monoco_store::StoreError;
 use serde::Deserialize;
@@ -174,9 +174,6 @@ async fn mail_id(context: ToolContext<'_>, text: &str) -> Result<MailId, ToolErr
 
 /// Longest title, name or other label of a summary, in characters.
 const MAX_LABEL_CHARS: usize = 120;
-
-/// Longest preview of a summary, in characters.
-const MAX_PREVIEW_CHARS: usize = 160;
 
 /// The author, title and start of a Mail, in lines that belong between delimiters.
 fn summary(entry: &MailIndexEntry) -> String {
