@@ -26,6 +26,7 @@ use crate::courier::held_duties::HeldDuties;
 use crate::courier::search_indexer::SearchIndexer;
 use crate::courier::tunnels::TunnelRegistry;
 use crate::pipeline::Pipeline;
+use crate::remote_listener::RemoteListener;
 use access::RouteAccess;
 use caller::{AgentTokens, Caller};
 use error::ApiError;
@@ -99,6 +100,8 @@ pub struct Api {
     pub config: watch::Receiver<Arc<Config>>,
     /// Where the config is read from.
     pub source: ConfigSource,
+    /// The listener for other machines, if there is one.
+    pub remote: Option<Arc<RemoteListener>>,
     /// Ends event streams when the courier stops.
     pub stop: CancellationToken,
 }

@@ -3,9 +3,10 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::Command;
 
-use crate::common::{Courier, binary};
+use serde_json::{Value, json};
+
+use crate::common::{Courier, until};
 use crate::mail_servers::TestCa;
 use crate::remote::{Hub, Machine, install, with_listener};
 use crate::webhook_peer::{config, configure};
@@ -106,38 +107,68 @@ fn listener_accepts_only_its_names_and_tokens_of_clients() {
 }
 
 #[test]
-fn courier_does_not_start_with_a_certificate_that_clients_cannot_accept() {
+fn courier_works_without_a_usable_certificate_and_uses_a_renewed_one_by_itself() {
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path().join("home");
     let ca = TestCa::create_for("IP:127.0.0.2");
     configure(&home, &with_listener(&config(50), dir.path()));
-    let start = || {
-        let mut command = Command::new(binary());
-        command.args(["courier", "start", "--foreground", "--port", "0"]);
-        Courier::try_spawn(&home, &mut command).map(|_| ()).unwrap_err()
-    };
+    // Started without the files.
+    let courier = Courier::start_in(&home);
+    let (key, certificate) = (dir.path().join("key.pem"), dir.path().join("cert.pem"));
     let says = |words: &str| {
-        let said = start();
-        assert!(said.contains(words), "{said}");
-        let doctor = crate::common::cli(&home, &["doctor"], "");
-        assert!(doctor.stdout.contains(words.split(' ').next().unwrap()), "{}", doctor.stdout);
+        let health = courier.until("/health", |health| {
+            health["remote"]["problem"].as_str().is_some_and(|problem| problem.contains(words))
+        });
+        assert_eq!(
+            (&health["status"], &health["remote"]["served"]),
+            (&json!("degraded"), &json!(false))
+        );
+        let doctor = courier.cli(&["doctor"]);
+        assert!(doctor.code == 1 && doctor.stdout.contains(words), "{}", doctor.stdout);
+        let status = courier.cli(&["courier", "status"]).ok();
+        assert!(status.contains("not served") && status.contains("degraded"), "{status}");
     };
     says("cannot read");
-    install(&ca, dir.path());
-    let key = dir.path().join("key.pem");
     let other = TestCa::create_for("IP:127.0.0.2");
-    std::fs::copy(other.certificate().1, &key).unwrap();
-    says("does not belong to the certificate");
     std::fs::write(&key, "no key").unwrap();
-    says("not a private key");
-    std::fs::write(dir.path().join("cert.pem"), "no certificate").unwrap();
+    std::fs::write(&certificate, "no certificate").unwrap();
     says("no certificate found");
     let expired =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../adapters/testdata/net/expired.pem");
-    std::fs::copy(expired, dir.path().join("cert.pem")).unwrap();
+    std::fs::copy(expired, &certificate).unwrap();
     says("has expired at");
+    // What is not about the certificate works, and another change of the config is applied.
+    courier.hears("evt-1", "room-1", "ann", "on this machine");
+    courier.mails(1);
+    let config = std::fs::read_to_string(home.join("courier/config.yaml")).unwrap();
+    configure(&home, &config.replace("window_ms: 50", "window_ms: 60"));
+    let reloaded = courier.cli(&["courier", "reload"]);
+    let said = format!("{}{}", reloaded.stdout, reloaded.stderr);
+    assert!(reloaded.code == 0 && said.contains("window_ms"), "{said}");
+    assert!(said.contains("not served") && said.contains("has expired at"), "{said}");
+
     install(&TestCa::create_for("DNS:other.test"), dir.path());
     says("is not valid for the name 127.0.0.2");
+    // The key first, so that no usable pair is there in between.
+    std::fs::copy(other.certificate().1, &key).unwrap();
+    std::fs::copy(ca.certificate().0, &certificate).unwrap();
+    says("does not belong to the certificate");
+
+    // A renewed certificate needs no command.
     install(&ca, dir.path());
-    drop(Courier::start_in(&home));
+    let health = courier.until("/health", |health| health["remote"]["served"] == true);
+    assert_eq!((&health["status"], &health["remote"]["problem"]), (&json!("ok"), &Value::Null));
+    courier.cli(&["doctor"]).ok();
+    let token = courier.agent("one", "read,claim", "alpha");
+    let port = health["remote"]["address"].as_str().unwrap().rsplit_once(':').unwrap().1;
+    let url = format!("https://127.0.0.2:{port}");
+    let machine = |ca: &TestCa| Machine::new(&url, &token, &ca.file());
+    assert!(machine(&ca).cli(&["mailbox", "sync"]).ok().starts_with("pulled 1"));
+    install(&other, dir.path());
+    until("the courier uses the new certificate", || machine(&other).cli(&["events"]).code == 0);
+    // A certificate that cannot be used does not replace one that can.
+    std::fs::write(&certificate, "no certificate").unwrap();
+    let health = courier.until("/health", |health| health["remote"]["problem"].is_string());
+    assert_eq!((&health["status"], &health["remote"]["served"]), (&json!("ok"), &json!(true)));
+    machine(&other).cli(&["events"]).ok();
 }
