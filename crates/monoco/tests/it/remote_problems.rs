@@ -1,8 +1,9 @@
 //! What goes wrong between a courier and its clients on other machines, and what they are told.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::mpsc;
 
 use serde_json::{Value, json};
 
@@ -25,6 +26,7 @@ fn each_problem_of_a_client_has_an_error_and_a_next_step() {
         (machine(&url).with("MONOCO_CA", "/no/such/file"), 74, "/no/such/file", "MONOCO_CA"),
         (machine(&format!("https://127.0.0.3:{port}")), 4, "not valid for", "MONOCO_URL"),
         (machine("https://127.0.0.2:1"), 3, "cannot connect to https://127.0.0.2:1", "network"),
+        (machine("https://127.0.0.2"), 3, "cannot connect to https://127.0.0.2", "443 was used"),
         (machine(&format!("https://127.0.0.1:{plain}")), 4, "does not speak TLS", "courier.remote"),
         (machine(&format!("http://127.0.0.1:{port}")), 4, "needs TLS", "https://"),
         (machine(&format!("http://10.0.0.7:{port}")), 64, "not encrypted", "https://"),
@@ -171,4 +173,68 @@ fn courier_works_without_a_usable_certificate_and_uses_a_renewed_one_by_itself()
     let health = courier.until("/health", |health| health["remote"]["problem"].is_string());
     assert_eq!((&health["status"], &health["remote"]["served"]), (&json!("ok"), &json!(true)));
     machine(&other).cli(&["events"]).ok();
+}
+
+/// An HTTP proxy that connects everything to `target`, and the requests that it got.
+fn start_proxy(target: SocketAddr) -> (SocketAddr, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, requests) = mpsc::channel();
+    // Ends with the test.
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().map_while(Result::ok) {
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") && client.read(&mut byte).is_ok_and(|n| n == 1) {
+                head.push(byte[0]);
+            }
+            let _ = sender.send(String::from_utf8_lossy(&head).into_owned());
+            let mut server = TcpStream::connect(target).unwrap();
+            let _ = client.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+            let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut from, &mut to);
+                let _ = to.shutdown(Shutdown::Write);
+            });
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut server, &mut client);
+                let _ = client.shutdown(Shutdown::Write);
+            });
+        }
+    });
+    (address, requests)
+}
+
+#[test]
+fn client_uses_the_proxy_of_the_environment() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("home");
+    let ca = TestCa::create_for("DNS:hub.test");
+    install(&ca, dir.path());
+    let text = with_listener(&config(50), dir.path()).replace("[127.0.0.2]", "[hub.test]");
+    configure(&home, &text);
+    let courier = Courier::start_in(&home);
+    courier.hears("evt-1", "room-1", "ann", "through a proxy");
+    courier.mails(1);
+    let health = courier.get("/health").ok();
+    let bound: SocketAddr = health["remote"]["address"].as_str().unwrap().parse().unwrap();
+    let (proxy, requests) = start_proxy(SocketAddr::from(([127, 0, 0, 1], bound.port())));
+    let token = courier.agent("one", "read,claim", "alpha");
+    // Only the proxy knows this name.
+    let url = format!("https://hub.test:{}", bound.port());
+    let machine = || Machine::new(&url, &token, &ca.file());
+    let proxied = machine().with("HTTPS_PROXY", &format!("http://ann:pw@{proxy}"));
+    assert!(proxied.cli(&["mailbox", "sync"]).ok().starts_with("pulled 1"));
+    let request = requests.recv().unwrap();
+    assert!(request.starts_with(&format!("CONNECT hub.test:{} ", bound.port())), "{request}");
+    assert!(request.contains("Proxy-Authorization: Basic "), "{request}");
+    assert!(!request.contains(&token), "{request}");
+
+    let direct = machine().with("HTTPS_PROXY", &format!("http://{proxy}")).with("NO_PROXY", "test");
+    let said = direct.cli(&["events"]).failed(3);
+    assert!(said.contains("cannot look up the name"), "{said}");
+    let gone = machine().with("HTTPS_PROXY", "http://127.0.0.1:1").cli(&["events"]).failed(3);
+    assert!(gone.contains("proxy http://127.0.0.1:1") && gone.contains("NO_PROXY"), "{gone}");
+    let wrong = machine().with("HTTPS_PROXY", "ftp://127.0.0.1").cli(&["events"]).failed(64);
+    assert!(wrong.contains("HTTPS_PROXY"), "{wrong}");
 }
