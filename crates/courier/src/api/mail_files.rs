@@ -1,6 +1,5 @@
 //! The index and the files of Mails, for workspaces on machines without a courier.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -141,7 +140,7 @@ pub async fn files(
             (id, read)
         }
     });
-    let mut reads = pin!(reads.buffered(CONCURRENT_READS));
+    let mut reads = Box::pin(reads.buffered(CONCURRENT_READS));
     let started = Instant::now();
     while bytes < MAX_FILES_BYTES
         && (files.is_empty() || started.elapsed() < MAX_FILES_TIME)
@@ -161,6 +160,8 @@ pub async fn files(
         };
         files.push(MailFileView { id: id.to_string(), file, code });
     }
+    // Reads that were started and are not needed hold connections to the store.
+    drop(reads);
     visibility::record_reads(&api, &caller, mails).await?;
     Ok(axum::Json(MailFileList { files }))
 }
