@@ -280,7 +280,7 @@ fn first_sync_copies_many_files_with_few_requests() {
     // Each copied file is a read of the token, and other ids are answered one by one.
     let token = &machine.variables[1].1;
     let authorization = format!("Authorization: Bearer {token}");
-    let unknown = format!("webhook_{}", "0".repeat(32));
+    let unknown = format!("webhook_{}", "0".repeat(24));
     let ids = json!({"ids": [unknown, mails[79]["id"]]}).to_string();
     let args = ["-H", &authorization, "-H", "Content-Type: application/json", "-d", &ids];
     let (status, body) = hub.curl("/api/v1/mailbox/files", &args);
