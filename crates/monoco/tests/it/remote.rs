@@ -287,9 +287,10 @@ fn first_sync_copies_many_files_with_few_requests() {
     let body: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((status, &body["files"][0]["code"]), (200, &json!("not_found")), "{body}");
     assert!(body["files"][1]["file"].as_str().unwrap().contains("no. 59"), "{body}");
-    let activity = hub.courier.get("/api/v1/tokens/one/activity?limit=1000").ok();
-    let reads = activity["activities"].as_array().unwrap().iter();
-    assert_eq!(reads.filter(|event| event["kind"] == "read").count(), 80, "{activity:#}");
+    let activity = hub.courier.cli(&["events", "--after", "0", "--limit", "1000", "--json"]).ok();
+    let activity: Value = serde_json::from_str(&activity).unwrap();
+    let events = activity["events"].as_array().unwrap().iter();
+    assert_eq!(events.filter(|event| event["kind"] == "read").count(), 80);
 }
 
 #[test]
