@@ -65,12 +65,12 @@ pub struct CourierInfo {
     /// Port of the API.
     pub port: u16,
     pub webhook_port: u16,
-    /// Address of the listener for other machines, if there is one.
+    /// Address of the listener for other machines, while it is served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<SocketAddr>,
-    /// When the certificate of that listener expires, RFC 3339.
+    /// Why that listener is not served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub certificate_expires_at: Option<String>,
+    pub remote_problem: Option<String>,
     pub version: String,
     /// Start time, RFC 3339.
     pub started_at: String,

@@ -12,7 +12,7 @@
 //! * [`config`]: reads and checks the config file.
 //! * [`open_store`]: opens the store that the config names.
 //! * [`log`], `log_limit`: the courier's log and its rotation; limits repeated messages.
-//! * [`tls`]: the certificate of the listener for other machines.
+//! * [`tls`], `remote_listener`: the listener for other machines and its certificate.
 //! * `task_group`, `signals`: tasks that stop together; process signals.
 //! * [`supervisor`]: runs commands so that none of their processes outlives them.
 //! * [`home`], [`clock`]: the courier's directory; the only caller of `now()`.
@@ -29,6 +29,7 @@ mod log_limit;
 pub mod mcp;
 pub mod open_store;
 pub mod pipeline;
+mod remote_listener;
 pub mod s3;
 pub mod serve;
 mod signals;

@@ -30,7 +30,7 @@ use crate::api::server::{HttpServer, Listener};
 use crate::center::PipelineEntry;
 use crate::center::lease::delivery_retry;
 use crate::clock::{Clock, wall_now};
-use crate::config::{Config, ConfigError, ConfigSource, RemoteConfig};
+use crate::config::{Config, ConfigError, ConfigSource};
 use crate::courier::dead_drafts::DeadDrafts;
 use crate::courier::drafts::DraftLoop;
 use crate::courier::duties::{DutyLoop, enabled_tunnels};
@@ -54,10 +54,11 @@ use crate::open_store::open_store;
 use crate::pipeline::Pipeline;
 use crate::pipeline::config::PipelineConfig;
 use crate::pipeline::queue::{LetterQueue, QueueNotifier};
+use crate::remote_listener::{RemoteListener, check_certificate};
 use crate::signals::{ProcessSignals, SignalAction};
 use crate::supervisor;
 use crate::task_group::TaskGroup;
-use crate::tls::{CertificateFileError, RemoteTls, ServerCertificate};
+use crate::tls::ServerCertificate;
 
 /// How long tasks may take to finish when the courier stops.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -88,8 +89,6 @@ pub enum StartError {
     PortInUse(u16),
     #[error("cannot listen on port {port}: {error}")]
     Listen { port: u16, error: std::io::Error },
-    #[error("courier.remote: {0}")]
-    Certificate(#[from] CertificateFileError),
     #[error("cannot listen on {address}, the address of courier.remote: {error}")]
     ListenRemote { address: SocketAddr, error: std::io::Error },
     #[error("cannot create the socket run/courier.sock in the home directory: {0}")]
@@ -127,14 +126,16 @@ async fn serve(options: ServeOptions, ready: &dyn Fn(&CourierInfo)) -> Result<()
         host: listeners.address.ip(),
         port: listeners.address.port(),
         webhook_port: listeners.webhook_port,
-        remote: listeners.remote.as_ref().map(|(_, tls)| tls.address),
-        certificate_expires_at: listeners.remote.as_ref().map(|(_, tls)| tls.expires_at()),
+        remote: None,
+        remote_problem: None,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started_at: wall_now().rfc3339(),
         config: Some(source.clone()),
         log: log.path().map(Into::into),
         reload: None,
     };
+    let remote = listeners.remote.clone();
+    set_remote(&mut info, remote.as_deref());
     home.announce(&info)?;
     let id = home.courier_id()?;
     let place = config.store.place(&home);
@@ -146,13 +147,28 @@ async fn serve(options: ServeOptions, ready: &dyn Fn(&CourierInfo)) -> Result<()
     info.state = CourierState::Running;
     home.announce(&info)?;
     ready(&info);
-    while signals.next().await == SignalAction::Reload {
-        log.reopen();
-        let result = courier.reload(&source).await;
-        log.set_level(courier.config.borrow().log_level);
-        info.reload = Some(ReloadResult::after(info.reload.as_ref(), result));
-        info.certificate_expires_at = courier.remote.as_ref().map(|tls| tls.expires_at());
-        // Only `courier reload` reads the result; a failure to write it changes nothing.
+    let mut changes = remote.as_ref().map(|remote| remote.changes());
+    loop {
+        let remote_changed = async {
+            match &mut changes {
+                Some(changes) => changes.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            action = signals.next() => {
+                if action == SignalAction::Stop {
+                    break;
+                }
+                log.reopen();
+                let result = courier.reload(&source).await;
+                log.set_level(courier.config.borrow().log_level);
+                info.reload = Some(ReloadResult::after(info.reload.as_ref(), result));
+            }
+            () = remote_changed => {}
+        }
+        set_remote(&mut info, remote.as_deref());
+        // Only commands read it; a failure to write it changes nothing.
         let _ = home.announce(&info);
     }
     // Commands must not use a courier that stops. The ports stay bound until the end.
@@ -163,6 +179,14 @@ async fn serve(options: ServeOptions, ready: &dyn Fn(&CourierInfo)) -> Result<()
     courier.stop(&mut signals).await;
     home.withdraw();
     Ok(())
+}
+
+/// Sets the address of the listener for other machines, or why it is not served.
+fn set_remote(info: &mut CourierInfo, remote: Option<&RemoteListener>) {
+    let status = remote.map(RemoteListener::status);
+    let (served, others): (Vec<_>, Vec<_>) = status.into_iter().partition(|it| it.is_served);
+    info.remote = served.first().map(|status| status.address);
+    info.remote_problem = others.into_iter().find_map(|status| status.problem);
 }
 
 /// Turns off core dumps, which would contain messages and secrets, and allows as many open
@@ -191,8 +215,8 @@ fn check_mailbox(path: &Path) -> Result<(), StartError> {
 struct Listeners {
     api: Vec<Arc<Listener>>,
     webhooks: Vec<Arc<Listener>>,
-    /// The listener for other machines, with its certificate.
-    remote: Option<(Arc<Listener>, Arc<RemoteTls>)>,
+    /// The listener for other machines.
+    remote: Option<Arc<RemoteListener>>,
     socket: Arc<Listener>,
     address: SocketAddr,
     webhook_port: u16,
@@ -207,7 +231,11 @@ impl Listeners {
         let (api, address) = bind_loopback(config.host, config.port).await?;
         let (webhooks, webhook_address) = bind_loopback(config.host, config.webhook_port).await?;
         let remote = match &config.remote {
-            Some(remote) => Some(bind_remote(remote).await?),
+            Some(remote) => {
+                let address = remote.listen;
+                let failed = |error| StartError::ListenRemote { address, error };
+                Some(Arc::new(RemoteListener::start(remote).await.map_err(failed)?))
+            }
             None => None,
         };
         let socket = home.socket().and_then(|path| UnixListener::bind(&path));
@@ -218,27 +246,8 @@ impl Listeners {
 
     fn all(&self) -> Vec<Arc<Listener>> {
         let tcp = self.api.iter().chain(&self.webhooks);
-        let remote = self.remote.iter().map(|(listener, _)| listener);
-        tcp.chain(remote).chain([&self.socket]).map(Arc::clone).collect()
-    }
-}
-
-/// Loads the certificate and binds the listener for other machines.
-async fn bind_remote(remote: &RemoteConfig) -> Result<(Arc<Listener>, Arc<RemoteTls>), StartError> {
-    let certificate = ServerCertificate::load(remote, wall_now())?;
-    warn_of_expiry(&certificate);
-    let failed = |error| StartError::ListenRemote { address: remote.listen, error };
-    let listener = TcpListener::bind(remote.listen).await.map_err(failed)?;
-    let tls = Arc::new(RemoteTls::new(listener.local_addr().map_err(failed)?, certificate));
-    tracing::info!(address = %tls.address, "listens for other machines, with TLS");
-    Ok((Arc::new(Listener::Tls { listener, tls: Arc::clone(&tls) }), tls))
-}
-
-fn warn_of_expiry(certificate: &ServerCertificate) {
-    let validity = certificate.validity;
-    if validity.is_ending(wall_now()) {
-        let expires_at = validity.not_after.rfc3339();
-        tracing::warn!(expires_at, "the certificate for other machines expires soon");
+        let remote = self.remote.iter().map(|it| Arc::new(Listener::Tls(Arc::clone(it))));
+        tcp.chain([&self.socket]).map(Arc::clone).chain(remote).collect()
     }
 }
 
@@ -296,8 +305,8 @@ struct Courier {
     /// process what was received.
     receivers: TaskGroup,
     loops: TaskGroup,
-    /// The certificate of the listener for other machines, if there is one.
-    remote: Option<Arc<RemoteTls>>,
+    /// The listener for other machines, if there is one.
+    remote: Option<Arc<RemoteListener>>,
     /// Bound until the courier has stopped.
     listeners: Vec<Arc<Listener>>,
 }
@@ -369,7 +378,11 @@ impl Courier {
         let pipeline = Arc::clone(&parts.pipeline);
         loops.spawn(Arc::clone(&pipeline).recall_at_duty(loops.stop.clone()));
         let bound = listeners.all();
-        let remote = listeners.remote.as_ref().map(|(_, tls)| Arc::clone(tls));
+        let remote = listeners.remote.clone();
+        if let Some(remote) = &remote {
+            let (remote, config) = (Arc::clone(remote), parts.config.clone());
+            loops.spawn(check_certificate(remote, config, loops.stop.clone()));
+        }
         start_listeners(parts, listeners, projector, dead_drafts, &receivers);
         Ok(Self {
             config: config_sender,
@@ -408,8 +421,17 @@ impl Courier {
         let mut changes: Vec<_> = old.changes(&new).iter().map(ToString::to_string).collect();
         let new = Arc::new(old.reloaded(new));
         let certificate = new.remote.as_ref().map(|it| ServerCertificate::load(it, wall_now()));
-        let certificate =
-            certificate.transpose().map_err(|error| format!("courier.remote: {error}"))?;
+        let is_usable =
+            self.remote.as_ref().is_some_and(|remote| remote.status().is_usable(wall_now()));
+        let certificate = match certificate.transpose() {
+            Ok(certificate) => certificate,
+            Err(error) if is_usable => return Err(format!("courier.remote: {error}")),
+            // Other changes do not wait for a certificate that could not be used before.
+            Err(error) => {
+                changes.push(format!("courier.remote is still not served: {error}"));
+                None
+            }
+        };
         let applied = self.supervisor.apply(Some(&old), &new).await;
         applied.map_err(|error| error.to_string())?;
         self.supervisor.store.set_approval_policy(Arc::clone(&new.approvals));
@@ -418,9 +440,9 @@ impl Courier {
         reloaded.map_err(|error| error.to_string())?;
         self.config.send_replace(new);
         if let (Some(remote), Some(certificate)) = (&self.remote, certificate) {
-            warn_of_expiry(&certificate);
             let expires_at = certificate.validity.not_after.rfc3339();
-            if remote.replace(certificate) {
+            let replaced = remote.serve_with(certificate).await;
+            if replaced.map_err(|error| format!("courier.remote: {error}"))? {
                 changes.push(format!("remote certificate: replaced, expires at {expires_at}"));
             }
         }
@@ -563,6 +585,7 @@ fn start_listeners(
         duties,
         config,
         source,
+        remote: listeners.remote.clone(),
         stop: receivers.stop.clone(),
     };
     let Listeners {
@@ -589,7 +612,7 @@ fn start_listeners(
     let on_socket = api::page::with_socket_routes(on_socket, Arc::clone(&page), clock);
     let over_tls = remote_guard::protect(router.clone(), remote_guard);
     let over_tcp = api::page::with_page(router, page, clock);
-    let remote = remote.into_iter().map(|(listener, _)| listener).collect();
+    let remote = remote.into_iter().map(|it| Arc::new(Listener::Tls(it))).collect();
     let routers = [
         (remote, over_tls),
         (vec![socket], caller::as_owner(on_socket)),

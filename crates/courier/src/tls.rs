@@ -1,14 +1,13 @@
-//! The certificate of the listener for other machines: loads, checks and replaces it.
+//! The certificate of the listener for other machines: loads and checks it.
 //!
 //! A certificate is used only when clients can accept it: it belongs to the key, is valid now, and
-//! has all configured names. A reload loads it again, so that it can be renewed without a restart.
+//! has all configured names.
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use monoco_core::time::Timestamp;
@@ -37,7 +36,7 @@ pub enum CertificateFileError {
     #[error("{path}: {why}")]
     Invalid { path: PathBuf, why: String },
     #[error(
-        "the certificate {path} has expired at {}; renew it, then run `monoco courier reload`", .at.rfc3339()
+        "the certificate {path} has expired at {}; renew it, and the courier uses it by itself", .at.rfc3339()
     )]
     Expired { path: PathBuf, at: Timestamp },
     #[error(
@@ -71,40 +70,6 @@ pub struct Validity {
     pub not_after: Timestamp,
 }
 
-/// The certificate that the listener uses, replaced by a reload.
-#[derive(Debug)]
-pub struct RemoteTls {
-    /// The address that is bound.
-    pub address: SocketAddr,
-    current: Mutex<ServerCertificate>,
-}
-
-impl RemoteTls {
-    pub fn new(address: SocketAddr, certificate: ServerCertificate) -> Self {
-        Self { address, current: Mutex::new(certificate) }
-    }
-
-    /// The settings of the next handshake.
-    pub fn config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner).config)
-    }
-
-    /// When the certificate in use expires, RFC 3339.
-    pub fn expires_at(&self) -> String {
-        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        current.validity.not_after.rfc3339()
-    }
-
-    /// Replaces the certificate. Open connections keep the one they began with. Returns whether
-    /// it is another one.
-    pub fn replace(&self, certificate: ServerCertificate) -> bool {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = current.own != certificate.own;
-        *current = certificate;
-        is_new
-    }
-}
-
 impl Validity {
     /// Whether the certificate should have been renewed by now.
     pub fn is_ending(&self, now: Timestamp) -> bool {
@@ -114,6 +79,15 @@ impl Validity {
 }
 
 impl ServerCertificate {
+    /// The settings of a handshake.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.config)
+    }
+
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.own == other.own
+    }
+
     /// Reads and checks the files.
     ///
     /// # Errors

@@ -53,6 +53,22 @@ pub trait MailboxSource: std::fmt::Debug + Send + Sync {
     ///
     /// When the courier cannot be reached or rejects the request.
     fn mail_file(&self, id: &MailId) -> Result<Option<Vec<u8>>, SourceError>;
+
+    /// Gets the files of some Mails with one request: those of the first ids, as many as one
+    /// response has. The list is empty when the courier cannot do that.
+    ///
+    /// # Errors
+    ///
+    /// When the courier cannot be reached or rejects the request.
+    fn mail_files(&self, ids: &[MailId]) -> Result<Vec<SourceFile>, SourceError>;
+}
+
+/// The file of a Mail, as a courier has sent it.
+#[derive(Debug)]
+pub struct SourceFile {
+    pub id: MailId,
+    /// `None` when the courier does not have it any more.
+    pub bytes: Option<Vec<u8>>,
 }
 
 /// Lines of the index of a courier.
@@ -97,12 +113,12 @@ pub fn create(
 }
 
 /// Copies the lines that the courier's index has got since the last call. Does nothing for the
-/// directory of a courier on this machine.
+/// directory of a courier on this machine. `tell` gets the number of lines after each page.
 ///
 /// # Errors
 ///
 /// [`MailboxError::Source`] when the courier does not answer; what was copied before remains.
-pub fn refresh(paths: &MailboxPaths) -> Result<(), MailboxError> {
+pub fn refresh(paths: &MailboxPaths, tell: &mut dyn FnMut(u64)) -> Result<(), MailboxError> {
     let Some(source) = paths.source() else { return Ok(()) };
     let state = paths.root().join(STATE_DIR);
     let lock_path = state.join(LOCK_FILE);
@@ -122,8 +138,8 @@ pub fn refresh(paths: &MailboxPaths) -> Result<(), MailboxError> {
         let after = copy.as_ref().map_or(0, |copy| copy.last);
         let page = source.index_page(after).map_err(MailboxError::Source)?;
         let is_complete = match copy.take().filter(|_| page.generation == copied.source) {
-            Some(mut copy) => copy.append_all(source.as_ref(), &copied.source, page)?,
-            None => replace(paths, source.as_ref(), &page.generation, copied.generation)?,
+            Some(mut copy) => copy.append_all(source.as_ref(), &copied.source, page, tell)?,
+            None => replace(paths, source.as_ref(), &page.generation, copied.generation, tell)?,
         };
         if is_complete {
             return Ok(());
@@ -143,6 +159,7 @@ fn replace(
     source: &dyn MailboxSource,
     generation: &str,
     last_generation: i64,
+    tell: &mut dyn FnMut(u64),
 ) -> Result<bool, MailboxError> {
     let state = paths.root().join(STATE_DIR);
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
@@ -165,7 +182,7 @@ fn replace(
         }
     };
     let page = source.index_page(copy.last).map_err(MailboxError::Source)?;
-    if page.generation != generation || !copy.append_all(source, generation, page)? {
+    if page.generation != generation || !copy.append_all(source, generation, page, tell)? {
         return Ok(false);
     }
     // Copies of erased or purged Mails must not stay.
@@ -225,13 +242,17 @@ impl IndexCopy {
         source: &dyn MailboxSource,
         generation: &str,
         mut page: SourceIndexPage,
+        tell: &mut dyn FnMut(u64),
     ) -> Result<bool, MailboxError> {
+        let mut lines = 0;
         loop {
             if page.generation != generation {
                 return Ok(false);
             }
             let has_more = page.has_more;
+            lines += page.entries.len() as u64;
             self.append(page)?;
+            tell(lines);
             if !has_more {
                 return Ok(true);
             }
@@ -317,6 +338,10 @@ mod tests {
         /// Requests that still succeed; all of them without a number.
         answers: Option<usize>,
         pages: usize,
+        /// Files of an answer with several.
+        files_per_answer: usize,
+        /// Requests for one file, and for several.
+        file_requests: [usize; 2],
     }
 
     impl FakeSource {
@@ -361,8 +386,20 @@ mod tests {
         }
 
         fn mail_file(&self, id: &MailId) -> Result<Option<Vec<u8>>, SourceError> {
-            let state = self.answer()?;
+            let mut state = self.answer()?;
+            state.file_requests[0] += 1;
             Ok(state.files.iter().find(|(found, _)| found == id).map(|(_, bytes)| bytes.clone()))
+        }
+
+        /// Answers with at most 4 files.
+        fn mail_files(&self, ids: &[MailId]) -> Result<Vec<SourceFile>, SourceError> {
+            let mut state = self.answer()?;
+            state.file_requests[1] += 1;
+            let file = |id: &MailId| {
+                let found = state.files.iter().find(|(found, _)| found == id);
+                SourceFile { id: id.clone(), bytes: found.map(|(_, bytes)| bytes.clone()) }
+            };
+            Ok(ids.iter().take(state.files_per_answer).map(file).collect())
         }
     }
 
@@ -376,6 +413,7 @@ mod tests {
     impl MirrorFixture {
         fn new() -> Self {
             let (dir, source) = (tempfile::tempdir().unwrap(), Arc::new(FakeSource::default()));
+            source.state.lock().unwrap().files_per_answer = 4;
             let workspace = Workspace::new("alpha").unwrap();
             let root = dir.path().join("copy");
             let copy = create(root, Arc::<FakeSource>::clone(&source), &workspace).unwrap();
@@ -411,16 +449,16 @@ mod tests {
             fixture.post.deliver("ann", &n.to_string());
         }
         fixture.source.publish(&fixture.post, 1);
-        refresh(&fixture.copy).unwrap();
+        refresh(&fixture.copy, &mut |_| ()).unwrap();
         assert_eq!(fixture.lines(), [1, 2, 3, 4, 5, 6, 7]);
         fixture.pages();
         fixture.post.deliver("ann", "8");
         fixture.source.publish(&fixture.post, 1);
         let index = fixture.copy.index();
         OpenOptions::new().append(true).open(&index).unwrap().write_all(b"{\"seq\":8,\"i").unwrap();
-        refresh(&fixture.copy).unwrap();
+        refresh(&fixture.copy, &mut |_| ()).unwrap();
         assert_eq!((fixture.lines().len(), fixture.pages()), (8, 1));
-        refresh(&fixture.copy).unwrap();
+        refresh(&fixture.copy, &mut |_| ()).unwrap();
         assert_eq!((fixture.lines().len(), fixture.pages()), (8, 1));
     }
 
@@ -433,11 +471,11 @@ mod tests {
         fixture.source.publish(&fixture.post, 1);
         // The first page tells the generation; two pages are copied.
         fixture.source.state.lock().unwrap().answers = Some(3);
-        assert!(matches!(refresh(&fixture.copy), Err(MailboxError::Source(_))));
+        assert!(matches!(refresh(&fixture.copy, &mut |_| ()), Err(MailboxError::Source(_))));
         assert!(!fixture.copy.index().exists());
         fixture.source.state.lock().unwrap().answers = None;
         fixture.pages();
-        refresh(&fixture.copy).unwrap();
+        refresh(&fixture.copy, &mut |_| ()).unwrap();
         assert_eq!((fixture.lines().len(), fixture.pages()), (9, 2));
         let left: Vec<_> = fs::read_dir(fixture.copy.index().parent().unwrap())
             .unwrap()
@@ -454,7 +492,7 @@ mod tests {
         fixture.source.publish(&fixture.post, 1);
         let here = fixture.workspace();
         let pull = |fixture: &MirrorFixture| {
-            refresh(&fixture.copy)?;
+            refresh(&fixture.copy, &mut |_| ())?;
             sync(&here, &fixture.copy, &SyncOptions::default(), &mut |_| true)
         };
         assert_eq!(pull(&fixture).unwrap().pulled, 2);
@@ -470,12 +508,101 @@ mod tests {
         assert!(!fixture.copy.root().join("inbound/webhook").join(&erased.file).exists());
     }
 
+    /// Requests for one file and for several, and the counts of the sync.
+    fn requests_of_sync(fixture: &MirrorFixture, here: &WorkspaceDir) -> ([usize; 2], [u64; 3]) {
+        refresh(&fixture.copy, &mut |_| ()).unwrap();
+        let options = SyncOptions::default();
+        let summary = sync(here, &fixture.copy, &options, &mut |_| true).unwrap();
+        let mut state = fixture.source.state.lock().unwrap();
+        let requests = std::mem::take(&mut state.file_requests);
+        (requests, [summary.pulled, summary.copied, summary.gone])
+    }
+
+    #[test]
+    fn files_of_many_mails_are_copied_with_few_requests() {
+        let mut fixture = MirrorFixture::new();
+        for n in 0..10 {
+            fixture.post.deliver("ann", &n.to_string());
+        }
+        fixture.source.publish(&fixture.post, 1);
+        let here = fixture.workspace();
+        assert_eq!(requests_of_sync(&fixture, &here), ([0, 3], [10, 10, 0]));
+        assert_eq!(requests_of_sync(&fixture, &here), ([0, 0], [0, 0, 0]));
+        fixture.post.deliver("ann", "one more");
+        fixture.source.publish(&fixture.post, 1);
+        assert_eq!(requests_of_sync(&fixture, &here), ([0, 1], [1, 1, 0]));
+    }
+
+    #[test]
+    fn interrupted_sync_copies_only_the_files_that_are_missing() {
+        let mut fixture = MirrorFixture::new();
+        for n in 0..10 {
+            fixture.post.deliver("ann", &n.to_string());
+        }
+        fixture.source.publish(&fixture.post, 1);
+        let here = fixture.workspace();
+        refresh(&fixture.copy, &mut |_| ()).unwrap();
+        fixture.source.state.lock().unwrap().answers = Some(2);
+        let failed = sync(&here, &fixture.copy, &SyncOptions::default(), &mut |_| true);
+        assert!(matches!(failed, Err(MailboxError::Source(_))));
+        fixture.source.state.lock().unwrap().answers = None;
+        fixture.source.state.lock().unwrap().file_requests = [0, 0];
+        assert_eq!(requests_of_sync(&fixture, &here), ([0, 1], [10, 2, 0]));
+    }
+
+    #[test]
+    fn only_files_that_filters_need_are_copied_before_they_are_read() {
+        let mut fixture = MirrorFixture::new();
+        for n in 0..6 {
+            fixture.post.deliver(if n % 3 == 0 { "ann" } else { "bob" }, &n.to_string());
+        }
+        fixture.source.publish(&fixture.post, 1);
+        fixture.workspace();
+        let root = fixture.dir.path().join("work");
+        let filters = |text: &str| {
+            let config = format!("mailbox: {{filters: {text}}}");
+            fs::write(root.join(".monoco/mailbox/config.yaml"), config).unwrap();
+            WorkspaceDir::open(&root, fixture.copy.root()).unwrap()
+        };
+        let here = filters("[{type: from, value: ann}]");
+        assert_eq!(requests_of_sync(&fixture, &here), ([0, 1], [2, 2, 0]));
+        // The text decides, so the other files are copied too.
+        let here = filters("[{type: text_matches, pattern: '[12]'}]");
+        let options = SyncOptions { full: true, ..SyncOptions::default() };
+        let summary = sync(&here, &fixture.copy, &options, &mut |_| true).unwrap();
+        assert_eq!((summary.pulled, summary.copied), (2, 4));
+        assert_eq!(fixture.source.state.lock().unwrap().file_requests, [0, 1]);
+    }
+
+    #[test]
+    fn missing_and_changed_files_of_a_batch_are_not_taken() {
+        let mut fixture = MirrorFixture::new();
+        let sent: Vec<_> = (0..4).map(|n| fixture.post.deliver("ann", &n.to_string())).collect();
+        fixture.source.publish(&fixture.post, 1);
+        let here = fixture.workspace();
+        {
+            let mut state = fixture.source.state.lock().unwrap();
+            state.files[1].1.push(b'x');
+            state.files.remove(2);
+        }
+        // Both are asked for once more, alone.
+        assert_eq!(requests_of_sync(&fixture, &here), ([2, 1], [2, 2, 1]));
+        let is_here = |n: usize| here.inbox().join(&sent[n].file).exists();
+        assert_eq!([0, 1, 2, 3].map(is_here), [true, false, false, true]);
+        // A courier that cannot send several files at once is asked for each.
+        let other = MirrorFixture::new();
+        other.source.publish(&fixture.post, 1);
+        other.source.state.lock().unwrap().files_per_answer = 0;
+        let here = other.workspace();
+        assert_eq!(requests_of_sync(&other, &here), ([4, 1], [4, 0, 0]));
+    }
+
     #[test]
     fn sync_without_the_courier_fails_and_skips_no_mail() {
         let mut fixture = MirrorFixture::new();
         fixture.post.deliver("ann", "the word");
         fixture.source.publish(&fixture.post, 1);
-        refresh(&fixture.copy).unwrap();
+        refresh(&fixture.copy, &mut |_| ()).unwrap();
         fixture.workspace();
         let root = fixture.dir.path().join("work");
         let config = "mailbox: {filters: [{type: text_matches, pattern: word}]}";
@@ -493,7 +620,7 @@ mod tests {
         let mut fixture = MirrorFixture::new();
         let entry = fixture.post.deliver("ann", "one");
         fixture.source.publish(&fixture.post, 1);
-        refresh(&fixture.copy).unwrap();
+        refresh(&fixture.copy, &mut |_| ()).unwrap();
         fixture.source.state.lock().unwrap().files[0].1.push(b'x');
         assert!(matches!(fixture.copy.find(&entry), Ok(MailFile::Changed(_))));
         fixture.source.state.lock().unwrap().files[0].1.pop();

@@ -136,9 +136,56 @@ impl MailboxPaths {
         source: &dyn MailboxSource,
         entry: &MailIndexEntry,
     ) -> Result<MailFile, MailboxError> {
-        let Some(bytes) = source.mail_file(&entry.id).map_err(MailboxError::Source)? else {
-            return Ok(MailFile::Gone);
+        match source.mail_file(&entry.id).map_err(MailboxError::Source)? {
+            Some(bytes) => self.store_copy(entry, bytes),
+            None => Ok(MailFile::Gone),
+        }
+    }
+
+    /// Copies the files of these Mails from another machine with few requests, except those that
+    /// are copied already. [`Self::find`] asks again for files that the courier does not send, or
+    /// sends with other content. `tell` gets the number of copied files after each request.
+    ///
+    /// # Errors
+    ///
+    /// When a file cannot be written. [`MailboxError::Source`] when the courier does not answer;
+    /// files that were copied before remain.
+    pub fn prefetch(
+        &self,
+        entries: &[&MailIndexEntry],
+        tell: &mut dyn FnMut(u64),
+    ) -> Result<u64, MailboxError> {
+        let Some(source) = &self.source else { return Ok(0) };
+        // The name becomes a path, so it is checked although the courier wrote the index.
+        let is_wanted = |entry: &&&MailIndexEntry| {
+            entry.file == entry.id.file(entry.received_at)
+                && self.location(entry.id.provider(), &entry.file).is_none()
         };
+        let wanted: Vec<_> = entries.iter().filter(is_wanted).collect();
+        let ids: Vec<_> = wanted.iter().map(|entry| entry.id.clone()).collect();
+        let (mut asked, mut copied) = (0, 0);
+        while asked < ids.len() {
+            let files = source.mail_files(&ids[asked..]).map_err(MailboxError::Source)?;
+            // Without files, or with others than those asked for, each is asked for on its own.
+            let is_prefix = ids[asked..].iter().zip(&files).all(|(id, file)| *id == file.id);
+            if files.is_empty() || files.len() > ids.len() - asked || !is_prefix {
+                break;
+            }
+            for (entry, file) in wanted[asked..].iter().zip(files) {
+                asked += 1;
+                if let Some(bytes) = file.bytes
+                    && let MailFile::Here { .. } = self.store_copy(entry, bytes)?
+                {
+                    copied += 1;
+                }
+            }
+            tell(copied);
+        }
+        Ok(copied)
+    }
+
+    /// Writes the file of a Mail into the copy, if it has the content that the index describes.
+    fn store_copy(&self, entry: &MailIndexEntry, bytes: Vec<u8>) -> Result<MailFile, MailboxError> {
         let path = self.mail_path(MailLocation::Inbound, entry.id.provider(), &entry.file);
         let path = path.unwrap_or_default();
         if digest(&bytes) != entry.sha256 {

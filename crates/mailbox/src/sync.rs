@@ -31,6 +31,10 @@ const MAX_SINGLE_SYNCS: usize = if cfg!(test) { 10 } else { 50 };
 /// Lines between two progress events.
 const PROGRESS_LINES: u64 = 2_000;
 
+/// Lines that are read at once. The files of their Mails are copied together when the courier is
+/// on another machine.
+const LINES_AHEAD: usize = 1_000;
+
 /// A Mail without a file is checked again until it is this much older than the newest
 /// Mail: its file was removed by hand, or lost in a power cut. Purged Mails are older, or
 /// do not come back.
@@ -67,8 +71,8 @@ pub enum SyncEvent<'a> {
     Ask(&'a MailIndexEntry),
     /// A message for the user.
     Warning(String),
-    /// Number of Mails that were checked.
-    Progress(u64),
+    /// Number of Mails that were checked, and of files that were copied from another machine.
+    Progress { checked: u64, copied: u64 },
 }
 
 /// Counts of a sync.
@@ -86,6 +90,8 @@ pub struct SyncSummary {
     pub gone: u64,
     /// Copies with erased text that were removed or replaced.
     pub erased: u64,
+    /// Files that were copied from another machine together.
+    pub copied: u64,
 }
 
 /// Pulls new Mails of `tree` into the workspace `here`.
@@ -134,33 +140,40 @@ pub fn sync(
     let (first, rules) = (index.first()?, here.rules.clone());
     let mut cursor = SyncCursor { first, rules, ..before.clone() };
     let mut lines = 0;
-    while let Some(IndexLine { start, end, entry }) = index.next_line()? {
-        if let Some(entry) = entry.as_ref().filter(|entry| entry.erased_at.is_some()) {
-            round.replace_erased(entry)?;
+    loop {
+        let ahead = read_ahead(&mut index)?;
+        if ahead.is_empty() {
+            break;
         }
-        match &entry {
-            Some(entry) if entry.tombstone().is_some() => {}
-            Some(entry) if entry.seq > after || again.contains(&entry.seq) => {
-                round.look_at(entry, start)?;
+        let is_new = |entry: &MailIndexEntry| entry.seq > after || again.contains(&entry.seq);
+        round.prefetch(&ahead, &is_new, lines)?;
+        for IndexLine { start, end, entry } in ahead {
+            if let Some(entry) = entry.as_ref().filter(|entry| entry.erased_at.is_some()) {
+                round.replace_erased(entry)?;
             }
-            Some(_) => {}
-            None => {
-                round.warn(format!("{}: cannot parse a line of the index", tree.index().display()));
+            match &entry {
+                Some(entry) if entry.tombstone().is_some() => {}
+                Some(entry) if is_new(entry) => round.look_at(entry, start)?,
+                Some(_) => {}
+                None => {
+                    let index = tree.index();
+                    round.warn(format!("{}: cannot parse a line of the index", index.display()));
+                }
             }
-        }
-        cursor.generation = index.generation;
-        cursor.offset = end;
-        if let Some(entry) = entry {
-            cursor.last_line = start;
-            cursor.seq = entry.seq;
-        }
-        lines += 1;
-        if lines % PROGRESS_LINES == 0 {
-            (round.tell)(SyncEvent::Progress(lines));
-        }
-        // Reading from the start must not move the cursor back.
-        if round.fresh.len() as u64 >= MAILS_PER_CURSOR && cursor.seq >= before.seq {
-            round.settle(&cursor, &before)?;
+            cursor.generation = index.generation;
+            cursor.offset = end;
+            if let Some(entry) = entry {
+                cursor.last_line = start;
+                cursor.seq = entry.seq;
+            }
+            lines += 1;
+            if lines % PROGRESS_LINES == 0 {
+                round.report_progress(lines, 0);
+            }
+            // Reading from the start must not move the cursor back.
+            if round.fresh.len() as u64 >= MAILS_PER_CURSOR && cursor.seq >= before.seq {
+                round.settle(&cursor, &before)?;
+            }
         }
     }
     round.settle(&cursor, &before)?;
@@ -175,6 +188,17 @@ pub fn sync(
         }
     }
     Ok(round.summary)
+}
+
+/// Reads the next lines, at most [`LINES_AHEAD`].
+fn read_ahead(index: &mut IndexReader) -> Result<Vec<IndexLine>, MailboxError> {
+    let mut lines = Vec::new();
+    while lines.len() < LINES_AHEAD
+        && let Some(line) = index.next_line()?
+    {
+        lines.push(line);
+    }
+    Ok(lines)
 }
 
 /// State of one sync.
@@ -252,15 +276,71 @@ impl SyncRun<'_> {
         Ok(BTreeSet::new())
     }
 
+    /// Copies the files that the next lines need, if the courier is on another machine.
+    fn prefetch(
+        &mut self,
+        ahead: &[IndexLine],
+        is_new: &dyn Fn(&MailIndexEntry) -> bool,
+        checked: u64,
+    ) -> Result<(), MailboxError> {
+        // The user may decline a Mail, which is then not read from the courier.
+        if self.tree.source().is_none() || self.wish.ask {
+            return Ok(());
+        }
+        let mut wanted = Vec::new();
+        for entry in ahead.iter().filter_map(|line| line.entry.as_ref()) {
+            if is_new(entry) && entry.tombstone().is_none() && self.needs_file(entry)? {
+                wanted.push(entry);
+            }
+        }
+        let tree = self.tree;
+        let copied = tree.prefetch(&wanted, &mut |copied| self.report_progress(checked, copied))?;
+        self.summary.copied += copied;
+        Ok(())
+    }
+
+    /// Whether the file of a Mail has to be read: its text decides, or it is pulled.
+    fn needs_file(&self, entry: &MailIndexEntry) -> Result<bool, MailboxError> {
+        // The name becomes a path, so it must be derived from the id.
+        let ours = entry.file == entry.id.file(entry.received_at);
+        if !ours || self.is_other_provider(entry) || self.is_too_old(entry) {
+            return Ok(false);
+        }
+        let mut needs_text = false;
+        let mut fetch = || {
+            needs_text = true;
+            None
+        };
+        let is_pulled = self.here.filters.pull(&mut FilterInput::new(entry, &mut fetch));
+        let Some(inbox) = self.target.inbox.as_ref().filter(|_| is_pulled && !needs_text) else {
+            return Ok(is_pulled || needs_text);
+        };
+        let present = inbox.dir().stat(&entry.file).map_err(at(inbox.path()))?;
+        Ok(present.is_none())
+    }
+
+    fn is_other_provider(&self, entry: &MailIndexEntry) -> bool {
+        let provider = self.wish.provider.as_deref();
+        provider.is_some_and(|provider| provider != entry.id.provider())
+    }
+
+    fn is_too_old(&self, entry: &MailIndexEntry) -> bool {
+        self.wish.since.is_some_and(|since| entry.received_at < since)
+    }
+
+    /// Reports the progress. `copying` files were copied and are not counted yet.
+    fn report_progress(&mut self, checked: u64, copying: u64) {
+        (self.tell)(SyncEvent::Progress { checked, copied: self.summary.copied + copying });
+    }
+
     fn look_at(&mut self, entry: &MailIndexEntry, line: u64) -> Result<(), MailboxError> {
         let wish = self.wish;
-        if wish.provider.as_deref().is_some_and(|provider| provider != entry.id.provider()) {
+        if self.is_other_provider(entry) {
             return Ok(());
         }
         self.newest = self.newest.max(entry.received_at);
-        let old = wish.since.is_some_and(|since| entry.received_at < since);
         let mut found = None;
-        if old || !self.matches(entry, &mut found)? {
+        if self.is_too_old(entry) || !self.matches(entry, &mut found)? {
             self.summary.passed_over += 1;
             return Ok(());
         }

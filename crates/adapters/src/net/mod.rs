@@ -153,32 +153,55 @@ pub enum CourierConnectError {
     Unreachable(String),
     /// Without TLS, and not on this machine.
     NotThisMachine(IpAddr),
+    /// The proxy cannot be reached, or does not connect to the courier.
+    Proxy(String),
     Tls(TlsProblem),
 }
 
-/// Connects to the API of a courier, encrypted unless the courier is on this machine.
+/// Where a courier on another machine is, and how to reach it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CourierAddress {
+    /// A name or an IP address, without brackets. The certificate must be issued for it.
+    pub host: String,
+    pub port: u16,
+    pub is_encrypted: bool,
+    /// A PEM file with certificates that are trusted beside those of the system.
+    pub ca_file: Option<PathBuf>,
+    /// Used only with encryption.
+    pub proxy: Option<ProxyUrl>,
+}
+
+/// Connects to the API of a courier, encrypted unless the courier is on this machine. A proxy looks
+/// up the name of the courier itself.
 ///
 /// # Errors
 ///
 /// [`CourierConnectError`], for which the caller knows the setting to change.
 pub async fn connect_courier(
-    host: &str,
-    port: u16,
-    is_encrypted: bool,
-    ca_file: Option<&Path>,
+    courier: &CourierAddress,
     limits: ConnectLimits,
 ) -> Result<MailStream, CourierConnectError> {
+    let CourierAddress { host, port, is_encrypted, ca_file, proxy } = courier;
     let deadline = Instant::now() + limits.connect;
-    let found = lookup(host, port, deadline).await.map_err(CourierConnectError::Unreachable)?;
-    let away = found.iter().find(|address| !is_loopback(&address.ip()));
-    if let Some(away) = away.filter(|_| !is_encrypted) {
-        return Err(CourierConnectError::NotThisMachine(away.ip()));
-    }
-    let stream = dial(&found, deadline).await.map_err(CourierConnectError::Unreachable)?;
+    let stream = match proxy.as_ref().filter(|_| *is_encrypted) {
+        Some(proxy) => {
+            let opened = open_through(proxy, host, *port, deadline).await;
+            opened.map_err(CourierConnectError::Proxy)?
+        }
+        None => {
+            let found = lookup(host, *port, deadline).await;
+            let found = found.map_err(CourierConnectError::Unreachable)?;
+            let away = found.iter().find(|address| !is_loopback(&address.ip()));
+            if let Some(away) = away.filter(|_| !is_encrypted) {
+                return Err(CourierConnectError::NotThisMachine(away.ip()));
+            }
+            dial(&found, deadline).await.map_err(CourierConnectError::Unreachable)?
+        }
+    };
     if !is_encrypted {
         return Ok(MailStream::plain(stream));
     }
-    let encrypted = tls::encrypt(stream, host, ca_file.map(Path::to_owned), limits.tls).await;
+    let encrypted = tls::encrypt(stream, host, ca_file.clone(), limits.tls).await;
     Ok(MailStream::encrypted(encrypted.map_err(CourierConnectError::Tls)?))
 }
 
@@ -203,11 +226,21 @@ async fn dial_through(
     server: &MailServer,
     deadline: Instant,
 ) -> Result<TcpStream, Failure> {
-    let failed = |why: String| server.temporary(format_args!("proxy {}: {why}", proxy.shown()));
+    let opened = open_through(proxy, &server.host, server.port, deadline).await;
+    opened.map_err(|why| server.temporary(why))
+}
+
+/// Opens a connection to a host through a proxy. The error names the proxy.
+async fn open_through(
+    proxy: &ProxyUrl,
+    host: &str,
+    port: u16,
+    deadline: Instant,
+) -> Result<TcpStream, String> {
+    let failed = |why: String| format!("proxy {}: {why}", proxy.shown());
     let addresses = lookup(proxy.host(), proxy.port(), deadline).await.map_err(failed)?;
     let stream = dial(&addresses, deadline).await.map_err(failed)?;
-    let tunnel = proxy.open(stream, &server.host, server.port);
-    timeout_at(deadline, tunnel)
+    timeout_at(deadline, proxy.open(stream, host, port))
         .await
         .unwrap_or_else(|_| Err("no answer in time".to_owned()))
         .map_err(failed)

@@ -60,7 +60,7 @@ mod tests {
     use monoco_core::token::{AgentToken, ScopeSet};
 
     use super::*;
-    use crate::api::ROUTES;
+    use crate::api::{READS_WITH_BODY, ROUTES};
 
     fn agent(scopes: ScopeSet) -> Caller {
         Caller::Agent(Arc::new(AgentToken {
@@ -100,11 +100,9 @@ mod tests {
 
     #[test]
     fn scope_read_allows_no_change() {
-        // The status of claims is asked for with a body.
-        let reads = ["/api/v1/messages/status"];
         for (method, path, access) in ROUTES {
             if access.names().contains(&"read") {
-                assert!(*method == "get" || reads.contains(path), "{method} {path}");
+                assert!(*method == "get" || READS_WITH_BODY.contains(path), "{method} {path}");
             }
         }
     }

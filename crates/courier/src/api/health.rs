@@ -27,11 +27,13 @@ use super::input::MAX_PAGE;
 use super::views::cluster::{ClusterHealth, CourierView, DatabaseHealth, DutyView};
 use super::views::health::{
     AdapterHealth, DeadCounts, HealthCounts, HealthView, MailboxHealth, ObjectsHealth,
-    PipelineHealth, StorageHealth,
+    PipelineHealth, RemoteHealth, StorageHealth,
 };
+use crate::clock::wall_now;
 use crate::courier::file_projector::ProjectorReport;
 use crate::courier::tunnels::TunnelRegistry;
 use crate::pipeline::dispatcher::LetterDispatcher;
+use crate::remote_listener::RemoteListenerStatus;
 
 /// How long a letter may be due before the pipeline counts as degraded.
 const MAX_LETTER_DELAY_MS: i64 = 60_000;
@@ -81,7 +83,9 @@ pub async fn health(State(api): State<SharedApi>, caller: Option<Extension<Calle
     let clock_problem = api.clock.problem();
     let objects = api.store.remote_objects();
     let objects = objects.map(|it| ObjectsHealth { place: it.place, error: it.failure });
+    let remote = api.remote.as_ref().map(|remote| remote.status());
     let intact = damaged_rows.is_empty()
+        && remote.as_ref().is_none_or(|remote| remote.is_usable(wall_now()))
         && !report.has_damage()
         && objects.as_ref().is_none_or(|objects| objects.error.is_none())
         && clock_problem.is_none();
@@ -125,6 +129,7 @@ pub async fn health(State(api): State<SharedApi>, caller: Option<Extension<Calle
         halts: halts.0.iter().map(Into::into).collect(),
         pending_approvals: counts.pending_approvals,
         cluster: cluster.unwrap_or_default(),
+        remote: remote.map(Into::into),
         oldest_waiting_delivery_ms: counts.oldest_waiting.map(age),
         oldest_unclaimed_mail_ms: counts.oldest_unclaimed.map(age),
         clock_drift_ms: api.clock.drift(),
@@ -288,6 +293,17 @@ impl DeadCounts {
         let tasks = tasks.values().map(|counts| counts.dead).sum();
         let total = claims + deliveries + letters + drafts + tasks;
         Self { claims, deliveries, letters, drafts, tasks, total }
+    }
+}
+
+impl From<RemoteListenerStatus> for RemoteHealth {
+    fn from(status: RemoteListenerStatus) -> Self {
+        Self {
+            address: status.address.to_string(),
+            served: status.is_served,
+            certificate_expires_at: status.expires_at.map(Timestamp::rfc3339),
+            problem: status.problem,
+        }
     }
 }
 

@@ -33,6 +33,9 @@ use crate::center::search::{SearchOrder, SearchRequest, search as search_message
 /// Path of the rebuild, which has a longer time limit than other requests.
 pub const REBUILD_PATH: &str = "/api/v1/mailbox/rebuild";
 
+/// Path of the claims on given Mails.
+pub const STATUS_PATH: &str = "/api/v1/messages/status";
+
 /// Most ids in one request for claims.
 const MAX_IDS: usize = 1_000;
 

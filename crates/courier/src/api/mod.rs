@@ -26,10 +26,12 @@ use crate::courier::held_duties::HeldDuties;
 use crate::courier::search_indexer::SearchIndexer;
 use crate::courier::tunnels::TunnelRegistry;
 use crate::pipeline::Pipeline;
+use crate::remote_listener::RemoteListener;
 use access::RouteAccess;
 use caller::{AgentTokens, Caller};
 use error::ApiError;
 pub use forget::FORGET_PATH;
+pub use mail_files::FILES_PATH;
 pub use mails::REBUILD_PATH;
 pub use mcp::MCP_PATH;
 pub use metrics::ApiMetrics;
@@ -99,6 +101,8 @@ pub struct Api {
     pub config: watch::Receiver<Arc<Config>>,
     /// Where the config is read from.
     pub source: ConfigSource,
+    /// The listener for other machines, if there is one.
+    pub remote: Option<Arc<RemoteListener>>,
     /// Ends event streams when the courier stops.
     pub stop: CancellationToken,
 }
@@ -167,6 +171,7 @@ routes! {
     post "/api/v1/dead/retry" [Operate] => dead::retry,
     post "/api/v1/dead/drop" [Operate] => dead::drop_all,
     get "/api/v1/mailbox/index" [Read] => mail_files::index,
+    post "/api/v1/mailbox/files" [Read] => mail_files::files,
     post "/api/v1/mailbox/rebuild" [Operate] => mails::rebuild,
     get "/api/v1/search" [Read] => search::search,
     post "/api/v1/search/rebuild" [Operate] => search::rebuild,
@@ -267,6 +272,9 @@ pub fn router(api: Api) -> Router {
         .with_state(api)
 }
 
+/// Routes that only read, and are asked with a body.
+const READS_WITH_BODY: [&str; 2] = [mails::STATUS_PATH, FILES_PATH];
+
 /// Rejects the writes of an agent that is halted and locked.
 pub async fn check_lock(api: &Api, writer: Option<&Caller>) -> Result<(), ApiError> {
     let Some(agent) = writer.and_then(Caller::agent) else { return Ok(()) };
@@ -283,7 +291,8 @@ async fn observe(State(api): State<SharedApi>, request: Request, next: Next) -> 
     let limit = server::handler_timeout(route);
     let caller = request.extensions().get::<Caller>().cloned();
     // Each tool of MCP says by itself whether it writes.
-    let writer = caller.filter(|_| !request.method().is_safe() && route != MCP_PATH);
+    let can_write = !request.method().is_safe() && route != MCP_PATH;
+    let writer = caller.filter(|_| can_write && !READS_WITH_BODY.contains(&route));
     let handled = async {
         match check_lock(&api, writer.as_ref()).await {
             Ok(()) => next.run(request).await,

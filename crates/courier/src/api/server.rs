@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 use super::connection::{self, ClientAddress, ClientStream, ConnectionTimeouts, PlainStream};
 use super::{FORGET_PATH, REBUILD_PATH};
 use crate::log_limit::LogLimit;
-use crate::tls::RemoteTls;
+use crate::remote_listener::RemoteListener;
 
 /// Time limit of a handler.
 pub const HANDLER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -62,10 +62,7 @@ pub enum Listener {
     /// Accepts only processes of the courier's user, and of root.
     Unix(UnixListener),
     /// For clients on other machines.
-    Tls {
-        listener: TcpListener,
-        tls: Arc<RemoteTls>,
-    },
+    Tls(Arc<RemoteListener>),
 }
 
 /// A connection before its first request.
@@ -113,9 +110,10 @@ impl Listener {
                 let (stream, address) = accept_tcp(listener).await?;
                 Ok(Some((AcceptedStream::Plain(Either::Left(stream)), Some(address))))
             }
-            Self::Tls { listener, tls } => {
-                let (stream, address) = accept_tcp(listener).await?;
-                Ok(Some((AcceptedStream::Tls(stream, tls.config()), Some(address))))
+            Self::Tls(listener) => {
+                let (stream, peer, config) = listener.accept().await?;
+                let address = prepare(&stream, peer);
+                Ok(Some((AcceptedStream::Tls(stream, config), Some(address))))
             }
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
@@ -142,9 +140,14 @@ impl Listener {
 
 async fn accept_tcp(listener: &TcpListener) -> io::Result<(TcpStream, IpAddr)> {
     let (stream, peer) = listener.accept().await?;
-    // Small responses are sent without delay.
+    let address = prepare(&stream, peer);
+    Ok((stream, address))
+}
+
+/// Sends small responses without delay. Returns the address of the client.
+fn prepare(stream: &TcpStream, peer: SocketAddr) -> IpAddr {
     let _ = stream.set_nodelay(true);
-    Ok((stream, peer.ip().to_canonical()))
+    peer.ip().to_canonical()
 }
 
 /// Closes the connection after this response: a client that was not verified has one request

@@ -26,9 +26,21 @@ use super::error::ApiError;
 ///
 /// 404 for a Mail of a sender that is not accepted yet: agents do not read those.
 pub async fn read_mail(api: &Api, caller: &Caller, row: &MailRow) -> Result<(), ApiError> {
-    let Some(token) = caller.agent() else { return Ok(()) };
     check_mail(caller, row)?;
-    Ok(api.store.record_reads(&token.name, vec![row.entry.seq], api.clock.now()).await?)
+    Ok(record_reads(api, caller, vec![row.entry.seq]).await?)
+}
+
+/// Records that an agent has read the Mails with these numbers, which [`check_mail`] has checked.
+/// An agent gets no text when this cannot be recorded.
+///
+/// # Errors
+///
+/// When the store fails.
+pub async fn record_reads(api: &Api, caller: &Caller, mails: Vec<i64>) -> Result<(), StoreError> {
+    match caller.agent() {
+        Some(token) => api.store.record_reads(&token.name, mails, api.clock.now()).await,
+        None => Ok(()),
+    }
 }
 
 /// Records that an agent was shown parts of Mails of strangers. An agent gets no text when this
@@ -42,10 +54,8 @@ pub async fn record_shown(
     caller: &Caller,
     rows: impl IntoIterator<Item = &MailRow>,
 ) -> Result<(), StoreError> {
-    let Some(token) = caller.agent() else { return Ok(()) };
     let untrusted = rows.into_iter().filter(|row| row.entry.trust == Trust::Untrusted);
-    let mails = untrusted.map(|row| row.entry.seq).collect();
-    api.store.record_reads(&token.name, mails, api.clock.now()).await
+    record_reads(api, caller, untrusted.map(|row| row.entry.seq).collect()).await
 }
 
 /// Checks that the caller may see a Mail.

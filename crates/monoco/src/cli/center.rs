@@ -376,7 +376,7 @@ pub async fn run(context: &CliContext, command: CenterCommand) -> Result<(), Cli
             let show = async |id: &str| {
                 let path = format!("/api/v1/objects/{}", segment(id));
                 if id.starts_with("sha256:") {
-                    return output::print_bytes(&client.get_bytes(&path).await?);
+                    return output::print_bytes(&client.get_bytes(&path, None).await?);
                 }
                 output::print_json(&client.get::<Value>(&path).await?)
             };

@@ -18,6 +18,7 @@ use hyper_util::rt::TokioIo;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::net::UnixStream;
 
 use super::failure::{CliError, CliExit};
@@ -30,6 +31,10 @@ use monoco_courier::home::{CourierInfo, CourierState, Home};
 /// How long a command waits for the response beyond the limit of the courier, which answers or
 /// fails before.
 const RESPONSE_MARGIN: Duration = Duration::from_secs(10);
+
+/// Largest response that is read as bytes: a file of a Mail or an attachment of up to 64 MiB,
+/// with the escapes of JSON.
+const MAX_RESPONSE_BYTES: usize = 128 << 20;
 
 /// How long a command waits for the health of the courier.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -66,13 +71,30 @@ impl Client {
         self.call(Method::GET, path, None).await
     }
 
-    /// Gets a body that is not JSON.
-    pub async fn get_bytes(&self, path: &str) -> Result<Bytes, CliError> {
-        let limit = server::handler_timeout(path).saturating_add(RESPONSE_MARGIN);
-        self.within(limit, async {
-            successful(self.send(Method::GET, path, None, "application/octet-stream").await?).await
-        })
-        .await
+    /// Gets the bytes of a response, or posts `body` for them. The time limit applies to each
+    /// part of the response, so that a large one can come over a slow connection.
+    pub async fn get_bytes(&self, path: &str, body: Option<&Value>) -> Result<Bytes, CliError> {
+        let route = path.split('?').next().unwrap_or(path);
+        let limit = server::handler_timeout(route).saturating_add(RESPONSE_MARGIN);
+        let method = if body.is_some() { Method::POST } else { Method::GET };
+        let body = body.map(|body| Body::new(body, None)).transpose()?;
+        let sent = self.send(method, path, body, "application/octet-stream, application/json");
+        let mut response = self.within(limit, sent).await?;
+        if !response.status().is_success() {
+            return self.within(limit, successful(response)).await;
+        }
+        let mut bytes = Vec::new();
+        while let Some(frame) = self.within(limit, async { Ok(response.frame().await) }).await? {
+            let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
+            if bytes.len() + data.len() > MAX_RESPONSE_BYTES {
+                let message = format!(
+                    "the response of the courier is larger than {MAX_RESPONSE_BYTES} bytes"
+                );
+                return Err(CliError::new(CliExit::Courier, message));
+            }
+            bytes.extend_from_slice(&data);
+        }
+        Ok(bytes.into())
     }
 
     /// Posts bytes, such as an attachment.

@@ -69,7 +69,7 @@ async fn run_checks(home: &Home) -> Vec<DoctorCheck> {
     checks.extend(machine::config_checks(&source, &config, running.is_some()));
     checks.extend(machine::disk(home.path()));
     checks.push(machine::file_system(home.path()));
-    let (mut drift, mut skew, mut dead) = (None, None, None);
+    let (mut drift, mut skew, mut dead, mut seen) = (None, None, None, None);
     match &running {
         Some(running) => {
             let (check, health) = health::courier(home, running).await;
@@ -80,7 +80,8 @@ async fn run_checks(home: &Home) -> Vec<DoctorCheck> {
             if let Some(health) = &health {
                 checks.extend(tunnels::running(home, health).await);
             }
-            dead = health.map(|health| health.dead.total);
+            dead = health.as_ref().map(|health| health.dead.total);
+            seen = health;
         }
         None => {
             checks.push(health::no_courier(home));
@@ -103,7 +104,7 @@ async fn run_checks(home: &Home) -> Vec<DoctorCheck> {
     }
     checks.extend(config.as_ref().ok().and_then(tunnels::shared_credentials));
     let remote = config.as_ref().ok().and_then(|config| config.remote.as_ref());
-    checks.extend(remote.map(|remote| machine::certificate(remote, running.as_ref())));
+    checks.extend(remote.map(|remote| machine::certificate(remote, seen.as_ref())));
     checks.push(machine::clock(&home.store(), drift, skew.as_deref()));
     let mailbox = config.map_or_else(|_| home.mailbox(), |config| config.mailbox(home));
     checks.push(files::leftovers(&mailbox));

@@ -70,6 +70,7 @@ Environment:
   MONOCO_TOKEN  token for MONOCO_URL, made by `monoco token add` on that machine
                 (or MONOCO_TOKEN_FILE: a file that has it)
   MONOCO_CA     PEM file with CA certificates to trust beside those of the system
+  HTTPS_PROXY   proxy for MONOCO_URL, unless NO_PROXY names its host
 
 Errors in JSON (--json): {\"code\", \"message\", \"hint\"}. An id can be shortened to a unique
 prefix.";

@@ -5,6 +5,7 @@
 //! | `MONOCO_URL` | address of the courier, such as `https://hub.example.com:8646` |
 //! | `MONOCO_TOKEN`, `MONOCO_TOKEN_FILE` | the token, or a file that has it |
 //! | `MONOCO_CA` | PEM file with CA certificates that are trusted beside those of the system |
+//! | `HTTPS_PROXY`, `NO_PROXY` | a proxy for `https://`, and hosts that are reached without it |
 //!
 //! The certificate of the courier is always verified. Without encryption only a courier on this
 //! machine is used. Requests reuse one connection.
@@ -23,7 +24,8 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use monoco_adapters::net::{
-    ConnectLimits, CourierConnectError, MailStream, TlsProblem, connect_courier,
+    ConnectLimits, CourierAddress, CourierConnectError, MailStream, ProxyUrl, TlsProblem,
+    connect_courier,
 };
 
 use super::failure::{CliError, CliExit};
@@ -37,6 +39,12 @@ const CA_VARIABLE: &str = "MONOCO_CA";
 const LIMITS: ConnectLimits =
     ConnectLimits { connect: Duration::from_secs(10), tls: Duration::from_secs(10) };
 
+/// The proxy for `https://`, as other programs read it: the first of these that is set.
+const PROXY_VARIABLES: [&str; 4] = ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
+
+/// Hosts that are reached without the proxy: the first of these that is set.
+const NO_PROXY_VARIABLES: [&str; 2] = ["no_proxy", "NO_PROXY"];
+
 /// Largest file with a token, in bytes.
 const MAX_TOKEN_FILE_BYTES: u64 = 4096;
 
@@ -47,7 +55,7 @@ type IdleConnection = SendRequest<Full<Bytes>>;
 pub struct RemoteCourier {
     target: RemoteTarget,
     token: String,
-    ca_file: Option<PathBuf>,
+    address: CourierAddress,
     /// The connection of the last request.
     idle: Mutex<Option<IdleConnection>>,
 }
@@ -58,6 +66,8 @@ struct RemoteTarget {
     /// An IPv6 address has no brackets.
     host: String,
     port: u16,
+    /// Whether the URL names the port.
+    has_port: bool,
     is_encrypted: bool,
     /// Value of the Host header.
     authority: String,
@@ -105,8 +115,28 @@ impl RemoteCourier {
             let message = "the token has characters that no token has";
             return Err(CliError::usage(message).hint("expected monoco_ and 64 hex digits"));
         }
+        let first = |names: &[&str]| -> Result<Option<(String, String)>, CliError> {
+            for name in names {
+                if let Some(value) = read(name)? {
+                    return Ok(Some(((*name).to_owned(), value)));
+                }
+            }
+            Ok(None)
+        };
+        let without = first(&NO_PROXY_VARIABLES)?.map(|(_, list)| list).unwrap_or_default();
+        let proxy = match first(&PROXY_VARIABLES)? {
+            Some((name, url)) if target.uses_proxy(&without) => {
+                let url = if url.contains("://") { url } else { format!("http://{url}") };
+                let hint = "set it to a proxy, or name the host of MONOCO_URL in NO_PROXY";
+                let invalid = |error| CliError::usage(format!("{name}: {error}")).hint(hint);
+                Some(url.parse::<ProxyUrl>().map_err(invalid)?)
+            }
+            _ => None,
+        };
         let ca_file = read(CA_VARIABLE)?.map(PathBuf::from);
-        Ok(Some(Self { target, token, ca_file, idle: Mutex::default() }))
+        let RemoteTarget { host, port, is_encrypted, .. } = target.clone();
+        let address = CourierAddress { host, port, is_encrypted, ca_file, proxy };
+        Ok(Some(Self { target, token, address, idle: Mutex::default() }))
     }
 
     /// The same courier, with a connection of its own.
@@ -114,7 +144,7 @@ impl RemoteCourier {
         Self {
             target: self.target.clone(),
             token: self.token.clone(),
-            ca_file: self.ca_file.clone(),
+            address: self.address.clone(),
             idle: Mutex::default(),
         }
     }
@@ -137,9 +167,7 @@ impl RemoteCourier {
 
     /// Opens a connection, and verifies the certificate.
     pub async fn connect(&self) -> Result<MailStream, CliError> {
-        let RemoteTarget { host, port, is_encrypted, .. } = &self.target;
-        let ca_file = self.ca_file.as_deref();
-        let connected = connect_courier(host, *port, *is_encrypted, ca_file, LIMITS).await;
+        let connected = connect_courier(&self.address, LIMITS).await;
         connected.map_err(|error| self.connect_failure(error))
     }
 
@@ -204,10 +232,23 @@ impl RemoteCourier {
         };
         let problem = match error {
             CourierConnectError::Unreachable(why) => {
-                let hint = "check the URL, the network, and that the courier runs with \
-                            `courier.remote` (`monoco courier status` on its machine). A proxy of \
-                            the environment is not used";
-                return failed(CliExit::NoCourier, why, hint.to_owned());
+                let hint = "check the URL, the network, and that the courier serves \
+                            `courier.remote` (`monoco courier status` on its machine)";
+                let hint = match self.target.has_port {
+                    true => hint.to_owned(),
+                    false => format!(
+                        "{URL_VARIABLE} has no port, so {} was used; name that of \
+                         `courier.remote`, such as 8646. Otherwise {hint}",
+                        self.target.port
+                    ),
+                };
+                return failed(CliExit::NoCourier, why, hint);
+            }
+            CourierConnectError::Proxy(why) => {
+                let hint = format!(
+                    "check HTTPS_PROXY, or name {host} in NO_PROXY to connect without the proxy"
+                );
+                return failed(CliExit::NoCourier, why, hint);
             }
             CourierConnectError::NotThisMachine(address) => {
                 let why = format!("{address} is not this machine, and http:// is not encrypted");
@@ -303,7 +344,33 @@ impl RemoteTarget {
         }
         let port = authority.port_u16().unwrap_or(if is_encrypted { 443 } else { 80 });
         let authority = authority.as_str().to_owned();
-        Ok(Self { host: host.to_owned(), port, is_encrypted, authority })
+        Ok(Self { host: host.to_owned(), port, has_port, is_encrypted, authority })
+    }
+}
+
+impl RemoteTarget {
+    /// Whether a proxy is used, with the value of `NO_PROXY`: a list of host names, which include
+    /// their subdomains, and IP addresses; `*` is every host. The port of an entry is ignored.
+    fn uses_proxy(&self, no_proxy: &str) -> bool {
+        let address = self.host.parse::<IpAddr>();
+        let is_loopback = self.host.eq_ignore_ascii_case("localhost")
+            || address.as_ref().is_ok_and(|address| address.to_canonical().is_loopback());
+        let is_named = |entry: &str| {
+            let name = match entry.rsplit_once(':') {
+                Some((name, port)) if port.parse::<u16>().is_ok() && !name.contains(':') => name,
+                _ => entry,
+            };
+            let name = name.trim_start_matches('[').trim_end_matches(']');
+            if let (Ok(address), Ok(named)) = (&address, name.parse::<IpAddr>()) {
+                return named == *address;
+            }
+            let (host, name) = (self.host.to_ascii_lowercase(), name.to_ascii_lowercase());
+            let name = name.trim_start_matches("*.").trim_start_matches('.');
+            let rest = host.strip_suffix(name).filter(|_| !name.is_empty());
+            entry == "*" || rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        };
+        let mut entries = no_proxy.split([',', ' ']).map(str::trim).filter(|it| !it.is_empty());
+        self.is_encrypted && !is_loopback && !entries.any(is_named)
     }
 }
 
@@ -368,6 +435,49 @@ mod tests {
             assert!(!error.message.contains("pw@"), "{}", error.message);
             assert_eq!(error.exit, CliExit::Usage, "{url}");
         }
+    }
+
+    #[test]
+    fn proxy_is_used_unless_the_host_is_this_machine_or_named() {
+        for (host, no_proxy, expected) in [
+            ("hub.example.com", "", true),
+            ("hub.example.com", "example.com", false),
+            ("hub.example.com", ".EXAMPLE.com:8646", false),
+            ("hub.example.com", "*.example.com", false),
+            ("hub.example.com", "localhost, hub.example.com", false),
+            ("hub.example.com", "*", false),
+            ("hub.example.com", "ample.com,other.com", true),
+            ("hub.example.com", ",", true),
+            ("10.0.0.7", "10.0.0.7", false),
+            ("10.0.0.7", "10.0.0.70,0.7", true),
+            ("[fd00::7]", "[fd00::7]:8646", false),
+            ("[fd00::7]", "fd00:0::7", false),
+            ("127.0.0.2", "", false),
+            ("localhost", "", false),
+        ] {
+            let target = RemoteTarget::parse(&format!("https://{host}:8646")).unwrap();
+            assert_eq!(target.uses_proxy(no_proxy), expected, "{host} {no_proxy}");
+        }
+        let (url, token) = ((URL_VARIABLE, "https://hub"), (TOKEN_VARIABLE, "monoco_5ec7"));
+        let proxy = |variables: &[(&str, &str)]| {
+            let courier = read(&[&[url, token], variables].concat());
+            courier.map(|it| it.unwrap().address.proxy.map(|proxy| proxy.shown()))
+        };
+        let found = proxy(&[("HTTPS_PROXY", "http://ann:pw@squid:3128"), ("HTTP_PROXY", "x")]);
+        assert_eq!(found.unwrap().as_deref(), Some("http://squid:3128"));
+        assert_eq!(
+            proxy(&[("https_proxy", "squid:3128")]).unwrap().as_deref(),
+            Some("http://squid:3128")
+        );
+        assert_eq!(proxy(&[("HTTPS_PROXY", "squid:1"), ("no_proxy", "hub")]).unwrap(), None);
+        assert_eq!(proxy(&[("HTTPS_PROXY", ""), ("HTTP_PROXY", "squid")]).unwrap(), None);
+        let error = proxy(&[("HTTPS_PROXY", "ftp://ann:pw@squid")]).unwrap_err();
+        assert!(
+            error.message.starts_with("HTTPS_PROXY: unknown kind of proxy"),
+            "{}",
+            error.message
+        );
+        assert!(!error.message.contains("pw"), "{}", error.message);
     }
 
     #[test]

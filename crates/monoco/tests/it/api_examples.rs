@@ -373,6 +373,7 @@ fn mails(on: &mut Recorder, receiver: &Receiver) {
     on.get(&format!("{mail}/trace"));
     on.record("GET", &format!("{mail}/file"), &Body::None, " | head -2");
     on.get("/api/v1/mailbox/index?limit=1");
+    on.post("/api/v1/mailbox/files", json!({"ids": [text(&claim, "/id")]}));
     on.record("GET", &format!("{mail}/view"), &Body::None, " | grep '^<p>'");
     let search = "/api/v1/search?q=%22build%20is%20red%22%20from:ann";
     on.courier.until(search, |page| page["complete"] == true);

@@ -195,6 +195,10 @@ fn agents_are_held_by_default_locked_by_halt_and_cannot_approve() {
     let locked = as_agent(&hub, &codex, "POST", &format!("{mail}/reply"), &last);
     assert_eq!(locked.refused(423), "locked");
     as_agent(&hub, &codex, "GET", &mail, &Value::Null).ok();
+    let ids = json!({"ids": [hub.mails(1)[0]["id"]]});
+    for path in ["/api/v1/messages/status", "/api/v1/mailbox/files"] {
+        as_agent(&hub, &codex, "POST", path, &ids).ok();
+    }
     assert_eq!(send(&other, BOB, "not locked").ok()["state"], "HELD");
     hub.cli(&["resume", "--agent", "codex"]).ok();
     let replied = as_agent(&hub, &codex, "POST", &format!("{mail}/reply"), &last).ok();

@@ -4,11 +4,14 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::common::{Courier, PATIENCE, Ran, binary, until, wait_for};
+use crate::crash::signal;
 use crate::mail_checker::answering;
 use crate::mail_servers::TestCa;
 use crate::webhook_peer::{Receiver, config, configure};
@@ -46,6 +49,17 @@ impl Hub {
 
     pub fn url(&self) -> String {
         format!("https://{}", self.address())
+    }
+
+    /// How many requests to a route succeeded.
+    fn requests(&self, route: &str) -> u64 {
+        let text = self.courier.get("/metrics").text();
+        let line = text.lines().find(|line| {
+            line.starts_with("monoco_http_requests_total{")
+                && line.contains(&format!("route=\"{route}\""))
+                && line.contains("status=\"200\"")
+        });
+        line.map_or(0, |line| line.rsplit_once(' ').unwrap().1.parse().unwrap())
     }
 
     /// The directory of the certificate and of the home.
@@ -234,6 +248,96 @@ fn workspace_on_another_machine_waits_reads_claims_answers_and_completes() {
     assert_eq!(one.json(&["mailbox", "list", "--global"])["messages"][0]["id"], json!(id));
     let explained = one.cli(&["mailbox", "explain", &id]).ok();
     assert!(explained.contains("alpha pulls"), "{explained}");
+}
+
+#[test]
+fn first_sync_copies_many_files_with_few_requests() {
+    let hub = Hub::start(&config(50));
+    let machine = hub.machine("one", "read,claim");
+    // More than one response has room for.
+    let long = "a line of a long text\n".repeat(11_000);
+    for n in 0..20 {
+        hub.courier.hears(&format!("long-{n}"), &format!("long-{n}"), "ann", &long);
+    }
+    for n in 0..60 {
+        hub.courier.hears(&format!("evt-{n}"), &format!("room-{n}"), "ann", &format!("no. {n}"));
+    }
+    let mails = hub.courier.mails(80);
+    let summary = machine.json(&["mailbox", "sync"]);
+    assert_eq!((&summary["pulled"], &summary["copied"]), (&json!(80), &json!(80)), "{summary}");
+    // The files do not fit into one response, and a slow courier ends a response earlier.
+    let asked = hub.requests("/api/v1/mailbox/files");
+    assert!((2..20).contains(&asked), "asked {asked} times");
+    let others = ["/api/v1/messages/{id}/file", "/api/v1/mailbox/index"];
+    assert_eq!(others.map(|route| hub.requests(route)), [0, 2]);
+    for mail in mails.iter().step_by(11) {
+        let name = mail["file"].as_str().unwrap();
+        let copy = std::fs::read(machine.work().join(".monoco/mailbox/inbox").join(name)).unwrap();
+        let own = hub.courier.home().join("mailbox/inbound/webhook").join(name);
+        until("the courier has written the file", || own.exists());
+        assert_eq!(copy, std::fs::read(own).unwrap(), "{name}");
+    }
+    // Each copied file is a read of the token, and other ids are answered one by one.
+    let token = &machine.variables[1].1;
+    let authorization = format!("Authorization: Bearer {token}");
+    let unknown = format!("webhook_{}", "0".repeat(24));
+    let ids = json!({"ids": [unknown, mails[79]["id"]]}).to_string();
+    let args = ["-H", &authorization, "-H", "Content-Type: application/json", "-d", &ids];
+    let (status, body) = hub.curl("/api/v1/mailbox/files", &args);
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((status, &body["files"][0]["code"]), (200, &json!("not_found")), "{body}");
+    assert!(body["files"][1]["file"].as_str().unwrap().contains("no. 59"), "{body}");
+    let activity = hub.courier.cli(&["events", "--after", "0", "--limit", "1000", "--json"]).ok();
+    let activity: Value = serde_json::from_str(&activity).unwrap();
+    let events = activity["events"].as_array().unwrap().iter();
+    assert_eq!(events.filter(|event| event["kind"] == "read").count(), 80);
+}
+
+#[test]
+fn idle_wait_makes_few_requests_and_ends_at_its_timeout() {
+    let hub = Hub::start(&config(50));
+    let machine = hub.machine("one", "read,claim");
+    let began = Instant::now();
+    let said = machine.cli(&["mailbox", "wait", "--timeout", "6"]).failed(1);
+    assert!(said.contains("no Mail to claim within the timeout"), "{said}");
+    assert!(began.elapsed() >= Duration::from_secs(6));
+    // The first copy of the index, and once more when the stream of hints is open.
+    let asked = hub.requests("/api/v1/mailbox/index");
+    assert!(asked <= 4, "asked {asked} times");
+    assert_eq!(hub.requests("/api/v1/events"), 1);
+
+    // A claim that ends makes the Mail claimable, which a hint says too.
+    hub.courier.hears("evt-1", "room-1", "ann", "first");
+    let id = hub.courier.mails(1)[0]["id"].as_str().unwrap().to_owned();
+    machine.cli(&["mailbox", "sync"]).ok();
+    machine.cli(&["mailbox", "claim", &id]).ok();
+    let mut waiting =
+        Running(machine.command(&["mailbox", "wait", "--timeout", "60"]).spawn().unwrap());
+    let mut found = BufReader::new(waiting.0.stdout.take().unwrap());
+    until("the wait has asked for the claim", || hub.requests("/api/v1/events") == 2);
+    machine.cli(&["mailbox", "fail", &id, "--reason", "not now"]).ok();
+    next_line(&mut found);
+    assert!(waiting.0.wait().unwrap().success());
+    let asked = hub.requests("/api/v1/messages/status");
+    assert!(asked <= 8, "asked {asked} times for claims");
+}
+
+#[test]
+fn wait_ends_at_its_timeout_when_the_courier_does_not_answer() {
+    let hub = Hub::start(&config(50));
+    let machine = hub.machine("one", "read,claim");
+    machine.cli(&["mailbox", "sync"]).ok();
+    let mut waiting = machine.command(&["mailbox", "wait", "--timeout", "8"]).spawn().unwrap();
+    until("the wait has begun", || hub.requests("/api/v1/events") == 1);
+    signal(&hub.courier, Signal::STOP);
+    let (stopped, limit) = (Instant::now(), Duration::from_secs(30));
+    assert_eq!(waiting.wait().unwrap().code(), Some(1));
+    // It has never answered: the error says so, and not that there is no Mail.
+    let said = machine.cli(&["mailbox", "wait", "--timeout", "2"]).failed(3);
+    assert!(said.contains("has not answered within the timeout"), "{said}");
+    // A request has 70 s, and a handshake 10 s.
+    assert!(stopped.elapsed() < limit, "{:?}", stopped.elapsed());
+    signal(&hub.courier, Signal::CONT);
 }
 
 #[test]

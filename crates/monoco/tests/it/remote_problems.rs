@@ -1,11 +1,13 @@
 //! What goes wrong between a courier and its clients on other machines, and what they are told.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::Command;
+use std::sync::mpsc;
 
-use crate::common::{Courier, binary};
+use serde_json::{Value, json};
+
+use crate::common::{Courier, until};
 use crate::mail_servers::TestCa;
 use crate::remote::{Hub, Machine, install, with_listener};
 use crate::webhook_peer::{config, configure};
@@ -24,6 +26,7 @@ fn each_problem_of_a_client_has_an_error_and_a_next_step() {
         (machine(&url).with("MONOCO_CA", "/no/such/file"), 74, "/no/such/file", "MONOCO_CA"),
         (machine(&format!("https://127.0.0.3:{port}")), 4, "not valid for", "MONOCO_URL"),
         (machine("https://127.0.0.2:1"), 3, "cannot connect to https://127.0.0.2:1", "network"),
+        (machine("https://127.0.0.2"), 3, "cannot connect to https://127.0.0.2", "443 was used"),
         (machine(&format!("https://127.0.0.1:{plain}")), 4, "does not speak TLS", "courier.remote"),
         (machine(&format!("http://127.0.0.1:{port}")), 4, "needs TLS", "https://"),
         (machine(&format!("http://10.0.0.7:{port}")), 64, "not encrypted", "https://"),
@@ -106,38 +109,132 @@ fn listener_accepts_only_its_names_and_tokens_of_clients() {
 }
 
 #[test]
-fn courier_does_not_start_with_a_certificate_that_clients_cannot_accept() {
+fn courier_works_without_a_usable_certificate_and_uses_a_renewed_one_by_itself() {
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path().join("home");
     let ca = TestCa::create_for("IP:127.0.0.2");
     configure(&home, &with_listener(&config(50), dir.path()));
-    let start = || {
-        let mut command = Command::new(binary());
-        command.args(["courier", "start", "--foreground", "--port", "0"]);
-        Courier::try_spawn(&home, &mut command).map(|_| ()).unwrap_err()
-    };
+    // Started without the files.
+    let courier = Courier::start_in(&home);
+    let (key, certificate) = (dir.path().join("key.pem"), dir.path().join("cert.pem"));
     let says = |words: &str| {
-        let said = start();
-        assert!(said.contains(words), "{said}");
-        let doctor = crate::common::cli(&home, &["doctor"], "");
-        assert!(doctor.stdout.contains(words.split(' ').next().unwrap()), "{}", doctor.stdout);
+        let health = courier.until("/health", |health| {
+            health["remote"]["problem"].as_str().is_some_and(|problem| problem.contains(words))
+        });
+        assert_eq!(
+            (&health["status"], &health["remote"]["served"]),
+            (&json!("degraded"), &json!(false))
+        );
+        let doctor = courier.cli(&["doctor"]);
+        assert!(doctor.code == 1 && doctor.stdout.contains(words), "{}", doctor.stdout);
+        let status = courier.cli(&["courier", "status"]).ok();
+        assert!(status.contains("not served") && status.contains("degraded"), "{status}");
     };
     says("cannot read");
-    install(&ca, dir.path());
-    let key = dir.path().join("key.pem");
     let other = TestCa::create_for("IP:127.0.0.2");
-    std::fs::copy(other.certificate().1, &key).unwrap();
-    says("does not belong to the certificate");
     std::fs::write(&key, "no key").unwrap();
-    says("not a private key");
-    std::fs::write(dir.path().join("cert.pem"), "no certificate").unwrap();
+    std::fs::write(&certificate, "no certificate").unwrap();
     says("no certificate found");
     let expired =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../adapters/testdata/net/expired.pem");
-    std::fs::copy(expired, dir.path().join("cert.pem")).unwrap();
+    std::fs::copy(expired, &certificate).unwrap();
     says("has expired at");
+    // What is not about the certificate works, and another change of the config is applied.
+    courier.hears("evt-1", "room-1", "ann", "on this machine");
+    courier.mails(1);
+    let config = std::fs::read_to_string(home.join("courier/config.yaml")).unwrap();
+    configure(&home, &config.replace("window_ms: 50", "window_ms: 60"));
+    let reloaded = courier.cli(&["courier", "reload"]);
+    let said = format!("{}{}", reloaded.stdout, reloaded.stderr);
+    assert!(reloaded.code == 0 && said.contains("window_ms"), "{said}");
+    assert!(said.contains("not served") && said.contains("has expired at"), "{said}");
+
     install(&TestCa::create_for("DNS:other.test"), dir.path());
     says("is not valid for the name 127.0.0.2");
+    // The key first, so that no usable pair is there in between.
+    std::fs::copy(other.certificate().1, &key).unwrap();
+    std::fs::copy(ca.certificate().0, &certificate).unwrap();
+    says("does not belong to the certificate");
+
+    // A renewed certificate needs no command.
     install(&ca, dir.path());
-    drop(Courier::start_in(&home));
+    let health = courier.until("/health", |health| health["remote"]["served"] == true);
+    assert_eq!((&health["status"], &health["remote"]["problem"]), (&json!("ok"), &Value::Null));
+    courier.cli(&["doctor"]).ok();
+    let token = courier.agent("one", "read,claim", "alpha");
+    let port = health["remote"]["address"].as_str().unwrap().rsplit_once(':').unwrap().1;
+    let url = format!("https://127.0.0.2:{port}");
+    let machine = |ca: &TestCa| Machine::new(&url, &token, &ca.file());
+    assert!(machine(&ca).cli(&["mailbox", "sync"]).ok().starts_with("pulled 1"));
+    install(&other, dir.path());
+    until("the courier uses the new certificate", || machine(&other).cli(&["events"]).code == 0);
+    // A certificate that cannot be used does not replace one that can.
+    std::fs::write(&certificate, "no certificate").unwrap();
+    let health = courier.until("/health", |health| health["remote"]["problem"].is_string());
+    assert_eq!((&health["status"], &health["remote"]["served"]), (&json!("ok"), &json!(true)));
+    machine(&other).cli(&["events"]).ok();
+}
+
+/// An HTTP proxy that connects everything to `target`, and the requests that it got.
+fn start_proxy(target: SocketAddr) -> (SocketAddr, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, requests) = mpsc::channel();
+    // Ends with the test.
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().map_while(Result::ok) {
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") && client.read(&mut byte).is_ok_and(|n| n == 1) {
+                head.push(byte[0]);
+            }
+            let _ = sender.send(String::from_utf8_lossy(&head).into_owned());
+            let mut server = TcpStream::connect(target).unwrap();
+            let _ = client.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+            let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut from, &mut to);
+                let _ = to.shutdown(Shutdown::Write);
+            });
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut server, &mut client);
+                let _ = client.shutdown(Shutdown::Write);
+            });
+        }
+    });
+    (address, requests)
+}
+
+#[test]
+fn client_uses_the_proxy_of_the_environment() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("home");
+    let ca = TestCa::create_for("DNS:hub.test");
+    install(&ca, dir.path());
+    let text = with_listener(&config(50), dir.path()).replace("[127.0.0.2]", "[hub.test]");
+    configure(&home, &text);
+    let courier = Courier::start_in(&home);
+    courier.hears("evt-1", "room-1", "ann", "through a proxy");
+    courier.mails(1);
+    let health = courier.get("/health").ok();
+    let bound: SocketAddr = health["remote"]["address"].as_str().unwrap().parse().unwrap();
+    let (proxy, requests) = start_proxy(SocketAddr::from(([127, 0, 0, 1], bound.port())));
+    let token = courier.agent("one", "read,claim", "alpha");
+    // Only the proxy knows this name.
+    let url = format!("https://hub.test:{}", bound.port());
+    let machine = || Machine::new(&url, &token, &ca.file());
+    let proxied = machine().with("HTTPS_PROXY", &format!("http://ann:pw@{proxy}"));
+    assert!(proxied.cli(&["mailbox", "sync"]).ok().starts_with("pulled 1"));
+    let request = requests.recv().unwrap();
+    assert!(request.starts_with(&format!("CONNECT hub.test:{} ", bound.port())), "{request}");
+    assert!(request.contains("Proxy-Authorization: Basic "), "{request}");
+    assert!(!request.contains(&token), "{request}");
+
+    let direct = machine().with("HTTPS_PROXY", &format!("http://{proxy}")).with("NO_PROXY", "test");
+    let said = direct.cli(&["events"]).failed(3);
+    assert!(said.contains("cannot look up the name"), "{said}");
+    let gone = machine().with("HTTPS_PROXY", "http://127.0.0.1:1").cli(&["events"]).failed(3);
+    assert!(gone.contains("proxy http://127.0.0.1:1") && gone.contains("NO_PROXY"), "{gone}");
+    let wrong = machine().with("HTTPS_PROXY", "ftp://127.0.0.1").cli(&["events"]).failed(64);
+    assert!(wrong.contains("HTTPS_PROXY"), "{wrong}");
 }

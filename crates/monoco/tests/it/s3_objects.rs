@@ -2,21 +2,27 @@
 //! server is down, erased, and copied to and from other stores.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
-use crate::ack_checker::LARGE;
+use crate::ack_checker::{LARGE, times};
+use crate::chat_harness::{ChatSim, chat_config};
 use crate::common::{Answer, Courier, ME, binary, cli, wait_within};
 use crate::postgres_server::PostgresServer;
 use crate::s3_server::{S3Server, SECRET as S3_SECRET};
+use crate::slack::socket_keys;
 use crate::webhook_peer::{SECRET, body, configure};
 
 /// How long a courier may take to notice that the server is gone, or is back.
 const MAX_NOTICE: Duration = Duration::from_secs(90);
+
+/// How long a courier may take to fetch a large file.
+const MAX_FETCH: Duration = Duration::from_secs(120);
 
 /// A database, a bucket, and homes of couriers that use both.
 struct Hub {
@@ -224,11 +230,7 @@ fn bucket_that_cannot_be_used_is_named_at_the_start_and_by_doctor() {
 fn large_file_is_not_in_the_memory_of_the_courier() {
     let hub = Hub::start();
     let courier = hub.courier("a");
-    let peak = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", courier.pid())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
-    };
+    let peak = || peak_memory(courier.pid()).unwrap();
     stored_id(&upload(&courier, b"warm"));
     let before = peak();
     // The largest upload that the API accepts.
@@ -238,6 +240,101 @@ fn large_file_is_not_in_the_memory_of_the_courier() {
     assert!(found.bytes == bytes, "{} bytes of {}", found.bytes.len(), bytes.len());
     let grown = peak() - before;
     assert!(grown < 16, "the courier has grown by {grown} MiB");
+}
+
+/// The largest memory of a process so far, in MiB.
+fn peak_memory(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? / 1024)
+}
+
+/// Says something with a file of so many MiB, and returns the id of the file once the courier has it.
+fn fetch_file(sim: &ChatSim, courier: &Courier, mb: u64, name: &str) -> String {
+    let file = json!({"name": name, "mime_type": "application/x-tar", "size": mb << 20});
+    sim.control("say", &json!({"chat": "general", "text": name, "files": [file]}));
+    let path = "/api/v1/messages?limit=1000";
+    let mail = wait_within(MAX_FETCH, || {
+        let list = courier.get(path).ok();
+        let mut mails = list["messages"].as_array().unwrap().iter();
+        let found = mails.find(|mail| mail["preview"].as_str().unwrap().contains(name));
+        found.and_then(|mail| mail["id"].as_str().map(str::to_owned)).ok_or(list.to_string())
+    });
+    let full = courier.get(&format!("/api/v1/messages/{mail}")).ok();
+    let artifact = &full["msg"]["content"]["machine"]["data"]["mail"]["artifacts"][0];
+    artifact["hash"].as_str().unwrap_or_else(|| panic!("{full:#}")).to_owned()
+}
+
+#[test]
+fn file_larger_than_any_upload_goes_to_the_bucket_as_a_stream() {
+    let mb = times("MONOCO_FILE_MB", 40);
+    let (hub, sim) = (Hub::start(), ChatSim::start("slack"));
+    let objects = hub.s3.url("p/q");
+    let keys = [socket_keys(&sim), vec!["max_file_mb: 1000".to_owned()]].concat();
+    let tunnel = chat_config("slack", 50, &keys);
+    let with_store = |storage: &str| {
+        tunnel.replacen("courier:\n", &format!("courier:\n  storage: {{ {storage} }}\n"), 1)
+    };
+    let fetched = |home: &Path, mb: u64, name: &str| {
+        let courier = Courier::start_in(home);
+        sim.wait_for_connections(1);
+        fetch_file(&sim, &courier, 1, &name.to_uppercase());
+        let before = peak_memory(courier.pid()).unwrap();
+        let id = fetch_file(&sim, &courier, mb, name);
+        let grown = peak_memory(courier.pid()).unwrap() - before;
+        assert!(grown < 24, "the courier has grown by {grown} MiB for {name}");
+        courier.cli(&["courier", "stop"]).ok();
+        sim.wait_for_connections(0);
+        id
+    };
+    let sizes = |path: PathBuf| std::fs::metadata(path).unwrap().len();
+    let in_bucket = |id: &str| {
+        let found = hub.s3.objects("p/q").into_iter().find(|path| id.ends_with(name(path)));
+        found.map(sizes)
+    };
+
+    let embedded = hub.dir.path().join("embedded");
+    configure(&embedded, &with_store("store: sqlite"));
+    let first = fetched(&embedded, mb, "first.tar");
+    let mut command = Command::new(binary());
+    command.args(["store", "migrate", "--to", &hub.server.url(), "--objects", &objects]);
+    command.env_clear().env("MONOCO_HOME", &embedded).stdout(Stdio::null()).stdin(Stdio::null());
+    let mut migration = command.spawn().unwrap();
+    let mut peak = 0;
+    let status = loop {
+        peak = peak_memory(migration.id()).unwrap_or(0).max(peak);
+        if let Some(status) = migration.try_wait().unwrap() {
+            break status;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert!(status.success());
+    // The program alone has about 60 MiB.
+    assert!(peak < 90, "the copy had {peak} MiB");
+    assert_eq!(in_bucket(&first), Some(mb << 20));
+
+    let shared = hub.dir.path().join("shared");
+    configure(
+        &shared,
+        &with_store(&format!("store: '{}', objects: '{objects}'", hub.server.url())),
+    );
+    let second = fetched(&shared, mb + 1, "second.tar");
+    assert_eq!(in_bucket(&second), Some((mb + 1) << 20));
+    assert_eq!(hub.server.sql("SELECT count(*) FROM monoco.stored_parts"), "0");
+    // The bytes come back as a stream, and are those of the hash.
+    let courier = Courier::start_in(&shared);
+    let before = peak_memory(courier.pid()).unwrap();
+    for id in [&first, &second] {
+        let bytes = courier.get(&format!("/api/v1/objects/{id}")).bytes;
+        let found = hex(&Sha256::digest(&bytes));
+        assert!(id.ends_with(&found), "{id}: {} bytes", bytes.len());
+    }
+    let grown = peak_memory(courier.pid()).unwrap() - before;
+    assert!(grown < 24, "the courier has grown by {grown} MiB");
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[test]

@@ -14,8 +14,8 @@ use super::cluster::ClusterHealth;
 #[derive(Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ToSchema))]
 pub struct HealthView {
-    /// `ok`, `degraded` (writes fail for now, letters are delayed, data is lost or damaged, or a
-    /// database server or clock needs attention) or `failed` (restart the courier)
+    /// `ok`, `degraded` (writes fail for now, letters are delayed, data is lost or damaged, other
+    /// machines cannot connect, or a database server or clock needs attention) or `failed` (restart the courier)
     pub status: Cow<'static, str>,
     pub version: Cow<'static, str>,
     pub adapters: BTreeMap<String, AdapterHealth>,
@@ -33,6 +33,9 @@ pub struct HealthView {
     /// The couriers that share the store; absent when it has only this one
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterHealth>,
+    /// The listener for other machines; absent without `courier.remote`
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<RemoteHealth>,
     /// Age of the oldest delivery that is not yet sent
     pub oldest_waiting_delivery_ms: Option<i64>,
     /// Age of the oldest Mail that is not claimed
@@ -42,6 +45,22 @@ pub struct HealthView {
     /// Which clock differs too much from those of the couriers that share the store, and what to do
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_problem: Option<String>,
+}
+
+/// Health of the listener for other machines.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema))]
+pub struct RemoteHealth {
+    /// The address that is bound, or is to be bound
+    pub address: String,
+    /// Whether it accepts connections
+    pub served: bool,
+    /// When the certificate in use expires
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate_expires_at: Option<String>,
+    /// Why it is not served, or why the files of the certificate are not used
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// Health of one tunnel.

@@ -54,6 +54,27 @@ pub struct MailIndexPage {
     pub has_more: bool,
 }
 
+/// Files of several Mails.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = MailFiles))]
+pub struct MailFileList {
+    pub files: Vec<MailFileView>,
+}
+
+/// The file of one Mail.
+#[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ToSchema), schema(as = MailFile))]
+pub struct MailFileView {
+    /// Id of the Mail
+    pub id: String,
+    /// Markdown with a YAML front matter; absent when there is a `code`
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// Why there is no file: `not_found`, `erased` or `damaged`
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<Cow<'static, str>>,
+}
+
 /// One Mail with its text.
 #[derive(Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ToSchema), schema(as = MailDetail))]

@@ -281,6 +281,12 @@ fn read_log_from(log: &Path, log_start: u64) -> std::io::Result<String> {
 fn print_addresses(home: &Home, running: &CourierInfo) {
     note(&format!("monoco {} listens on http://{}", running.version, running.address()));
     note(&format!("webhooks on http://{}/webhooks/TUNNEL", running.webhook_address()));
+    if let Some(address) = running.remote {
+        note(&format!("other machines on https://{address}"));
+    }
+    if let Some(problem) = &running.remote_problem {
+        note(&format!("courier.remote is not served: {}", escape_line(problem)));
+    }
     note(&format!("token file {}", home.token_path().display()));
     if let Some(host) = home.page_host() {
         note(&format!(

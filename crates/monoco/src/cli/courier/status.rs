@@ -36,9 +36,6 @@ struct CourierStatus {
     pid: i32,
     address: String,
     webhook_address: String,
-    /// Listener for other machines, if there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    remote_address: Option<String>,
     started_at: String,
     home: PathBuf,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,7 +52,15 @@ const COURIER: &[Column<CourierStatus>] = &[
     ("status", |courier| courier.health.status.cell()),
     ("address", |courier| courier.address.cell()),
     ("webhooks", |courier| courier.webhook_address.cell()),
-    ("remote", |courier| courier.remote_address.cell()),
+    ("remote", |courier| {
+        let remote = courier.health.remote.as_ref()?;
+        Some(if remote.served {
+            format!("https://{}", remote.address)
+        } else {
+            "not served".to_owned()
+        })
+    }),
+    ("remote problem", |courier| courier.health.remote.as_ref()?.problem.cell()),
     ("version", |courier| courier.health.version.cell()),
     ("pid", |courier| courier.pid.cell()),
     ("started", |courier| courier.started_at.cell()),
@@ -142,7 +147,6 @@ async fn get_status(context: &CliContext) -> Result<CourierStatus, CliError> {
         pid: running.pid,
         address: format!("http://{}", running.address()),
         webhook_address: format!("http://{}", running.webhook_address()),
-        remote_address: running.remote.map(|address| format!("https://{address}")),
         started_at: running.started_at.clone(),
         home: home.path().to_owned(),
         log: running.log.clone(),

@@ -7,9 +7,10 @@ use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::{DoctorCheck, MAX_DIR_ENTRIES};
+use monoco_courier::api::views::health::HealthView;
 use monoco_courier::clock::wall_now;
 use monoco_courier::config::{Config, ConfigError, ConfigSource, RemoteConfig, adapter_files};
-use monoco_courier::home::{CourierInfo, Home};
+use monoco_courier::home::Home;
 use monoco_courier::tls::ServerCertificate;
 
 /// Largest accepted difference between the clocks of machine and courier, in milliseconds.
@@ -177,32 +178,55 @@ pub(super) fn port(name: &'static str, host: IpAddr, port: u16) -> DoctorCheck {
     }
 }
 
-/// Checks the certificate of the listener for other machines, and that the courier uses it.
-pub(super) fn certificate(remote: &RemoteConfig, running: Option<&CourierInfo>) -> DoctorCheck {
+/// Checks the certificate of the listener for other machines. `health` is that of a running
+/// courier.
+pub(super) fn certificate(remote: &RemoteConfig, health: Option<&HealthView>) -> DoctorCheck {
     let (name, now) = ("certificate", wall_now());
     let loaded = match ServerCertificate::load(remote, now) {
         Ok(loaded) => loaded,
         Err(error) => {
-            let hint = "fix it; until then `courier start` and `courier reload` fail";
+            let hint = "fix it: the courier then uses it by itself; clients on other machines \
+                        cannot connect without it";
             return DoctorCheck::fail(name, error.to_string(), hint);
         }
     };
     let expires_at = loaded.validity.not_after.rfc3339();
-    if loaded.validity.is_ending(now) {
-        let detail = format!("{} expires at {expires_at}", remote.certificate.display());
-        let hint = "renew it, then run `monoco courier reload`; let the ACME client do both";
-        return DoctorCheck::warn(name, detail, hint);
-    }
-    let used = running.and_then(|running| running.certificate_expires_at.as_ref());
-    if let Some(used) = used.filter(|used| **used != expires_at) {
-        let detail = format!("the courier uses an older certificate, which expires at {used}");
-        return DoctorCheck::warn(name, detail, "run `monoco courier reload`");
-    }
-    if running.is_some() && used.is_none() {
+    let Some(health) = health else {
+        return ending(name, remote, &loaded)
+            .unwrap_or_else(|| DoctorCheck::ok(name, format!("valid until {expires_at}")));
+    };
+    let Some(used) = &health.remote else {
         let detail = "the courier was started without `courier.remote`";
         return DoctorCheck::warn(name, detail, "run `monoco courier restart`");
+    };
+    if let Some(problem) = used.problem.as_ref().filter(|_| !used.served) {
+        let detail = format!("{} is not served: {problem}", used.address);
+        let hint = "the courier tries again every 2 s; `monoco courier reload` does so at once";
+        return DoctorCheck::fail(name, detail, hint);
+    }
+    if let Some(ending) = ending(name, remote, &loaded) {
+        return ending;
+    }
+    if let Some(used) = used.certificate_expires_at.as_ref().filter(|used| **used != expires_at) {
+        let detail = format!("the courier uses an older certificate, which expires at {used}");
+        let hint = "the courier uses the new one within 10 s; `monoco courier reload` does so at \
+                    once";
+        return DoctorCheck::warn(name, detail, hint);
     }
     DoctorCheck::ok(name, format!("valid until {expires_at}"))
+}
+
+/// The warning about a certificate that should have been renewed.
+fn ending(
+    name: &'static str,
+    remote: &RemoteConfig,
+    certificate: &ServerCertificate,
+) -> Option<DoctorCheck> {
+    let validity = certificate.validity;
+    let expires_at = validity.not_after.rfc3339();
+    let detail = format!("{} expires at {expires_at}", remote.certificate.display());
+    let hint = "renew it, or check why the ACME client has not done so";
+    validity.is_ending(wall_now()).then(|| DoctorCheck::warn(name, detail, hint))
 }
 
 /// Compares the machine's clock with the newest file of the store and with the courier's

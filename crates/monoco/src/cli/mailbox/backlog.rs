@@ -1,9 +1,11 @@
 //! Selects the oldest Mail of a workspace that can be claimed.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use monoco_core::filter::{Filter, FilterInput};
 use monoco_core::mail::{Mail, MailId};
+use monoco_core::time::Timestamp;
 
 use super::MailboxContext;
 use super::claim_lookup::{ClaimLookup, MAX_MAILS_PER_REQUEST};
@@ -11,6 +13,10 @@ use crate::cli::failure::CliError;
 use crate::cli::output::{escape_line, note};
 use monoco_mailbox::inbox::{self, MailFileName};
 use monoco_mailbox::workspace::WorkspaceDir;
+
+/// Shortest and longest time after which claims are read again without a hint.
+const MIN_CLAIM_AGE: Duration = Duration::from_secs(1);
+const MAX_CLAIM_AGE: Duration = Duration::from_secs(60);
 
 /// File names of Mails that may still become claimable. A Mail that is completed or dead is
 /// removed when its claim is read, so that the courier is not asked about it again.
@@ -22,6 +28,8 @@ pub struct Backlog<'a> {
     names: BTreeSet<MailFileName>,
     /// All names that were ever added.
     seen: BTreeSet<MailFileName>,
+    /// When the first of the Mails that cannot be claimed now can be, if nothing else happens.
+    due: Option<Timestamp>,
 }
 
 /// A Mail that can be claimed now.
@@ -44,7 +52,7 @@ impl<'a> Backlog<'a> {
         let claims = ClaimLookup::new(mailbox, &workspace.name);
         let (names, seen) = (BTreeSet::new(), BTreeSet::new());
         let filter = filter.transpose()?;
-        let mut backlog = Self { mailbox, workspace, filter, claims, names, seen };
+        let mut backlog = Self { mailbox, workspace, filter, claims, names, seen, due: None };
         backlog.add_new()?;
         Ok(backlog)
     }
@@ -61,14 +69,20 @@ impl<'a> Backlog<'a> {
         Ok(())
     }
 
-    /// Whether no Mail is left that can become claimable.
-    pub fn is_empty(&self) -> bool {
-        self.names.is_empty()
+    /// In what time the claims must be read again; `None` when no Mail is left that can become
+    /// claimable.
+    pub fn ask_in(&self, now: Timestamp) -> Option<Duration> {
+        if self.names.is_empty() {
+            return None;
+        }
+        let due = self.due.map_or(MAX_CLAIM_AGE, |due| due.since(now));
+        Some(due.clamp(MIN_CLAIM_AGE, MAX_CLAIM_AGE))
     }
 
     /// Returns the oldest Mail that can be claimed now and is not in `tried`.
     pub async fn next(&mut self, tried: &BTreeSet<MailId>) -> Result<Option<Claimable>, CliError> {
         let mut last: Option<MailFileName> = None;
+        self.due = None;
         loop {
             let rest: Vec<_> = match &last {
                 Some(last) => {
@@ -88,6 +102,8 @@ impl<'a> Backlog<'a> {
                     continue;
                 }
                 if !claim.claimable(self.mailbox.now()) || tried.contains(&id) {
+                    let due = claim.expires_at.or(claim.next_retry_at);
+                    self.due = self.due.into_iter().chain(due).min();
                     continue;
                 }
                 match self.open(&name) {

@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use monoco_core::claim::Workspace;
 use monoco_core::mail::{MailId, Participants};
@@ -26,6 +27,7 @@ mod explain;
 mod list;
 mod list_source;
 mod read;
+mod remote_hints;
 mod remote_mailbox;
 mod run;
 mod runner;
@@ -127,7 +129,11 @@ enum MailboxCommand {
 }
 
 pub fn run(context: &CliContext, args: MailboxArgs) -> Result<(), CliError> {
-    let mailbox = MailboxContext::new(context, args.workspace)?;
+    let deadline = match &args.command {
+        MailboxCommand::Wait(args) => args.deadline(),
+        _ => None,
+    };
+    let mailbox = MailboxContext::new(context, args.workspace, deadline)?;
     match args.command {
         MailboxCommand::Sync(args) => sync::run(&mailbox, args),
         MailboxCommand::List(args) => super::block_on(list::run(&mailbox, args)),
@@ -151,14 +157,21 @@ struct MailboxContext<'a> {
     paths: MailboxPaths,
     clock: Clock,
     root: Option<PathBuf>,
+    /// When the command ends at the latest.
+    deadline: Option<Instant>,
     /// The courier of `MONOCO_URL`, if it is set.
     remote: Option<RemoteMailbox>,
 }
 
 impl<'a> MailboxContext<'a> {
-    fn new(context: &'a CliContext, root: Option<PathBuf>) -> Result<Self, CliError> {
+    /// With a `deadline`, no request to a courier on another machine takes longer.
+    fn new(
+        context: &'a CliContext,
+        root: Option<PathBuf>,
+        deadline: Option<Instant>,
+    ) -> Result<Self, CliError> {
         let remote = match &context.remote {
-            Some(remote) => Some(RemoteMailbox::open(&context.home, remote)?),
+            Some(remote) => Some(RemoteMailbox::open(&context.home, remote, deadline)?),
             None => None,
         };
         let paths = match &remote {
@@ -169,12 +182,12 @@ impl<'a> MailboxContext<'a> {
             ),
         };
         let root = root.map(std::path::absolute).transpose()?;
-        Ok(Self { context, paths, clock: Clock::default(), root, remote })
+        Ok(Self { context, paths, clock: Clock::default(), root, deadline, remote })
     }
 
     /// Gets new lines of the index, if the courier is on another machine.
     fn refresh(&self) -> Result<(), CliError> {
-        Ok(mirror::refresh(&self.paths)?)
+        Ok(mirror::refresh(&self.paths, &mut |_| ())?)
     }
 
     /// The name under which an agent claims: the argument, or that of the user. With the token of
@@ -383,7 +396,7 @@ mod tests {
 
         pub fn mailbox(&self) -> MailboxContext<'_> {
             let root = self.post.root().join("../../alpha").canonicalize().unwrap();
-            MailboxContext::new(&self.context, Some(root)).unwrap()
+            MailboxContext::new(&self.context, Some(root), None).unwrap()
         }
 
         pub fn sync(&self) {

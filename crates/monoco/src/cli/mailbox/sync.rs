@@ -1,6 +1,7 @@
 //! `monoco mailbox sync`: pulls new Mails into the workspace.
 
 use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
 
 use monoco_core::filter::{FilterReport, FilterResult};
 use monoco_core::mail::MailIndexEntry;
@@ -10,8 +11,15 @@ use super::{MailboxContext, authors};
 use crate::cli::failure::CliError;
 use crate::cli::output::{self, OutputFormat, escape_line, note, print};
 use crate::cli::since;
+use monoco_mailbox::mirror;
 use monoco_mailbox::sync::{SyncEvent, SyncOptions, SyncSummary, sync};
 use monoco_mailbox::workspace::WorkspaceDir;
+
+/// How often the progress on a terminal changes.
+const TERMINAL_INTERVAL: Duration = Duration::from_millis(200);
+
+/// How often the progress is reported to programs.
+const JSON_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
 pub struct SyncArgs {
@@ -46,35 +54,44 @@ pub fn run(mailbox: &MailboxContext<'_>, args: SyncArgs) -> Result<(), CliError>
         explain: args.explain,
     };
     let workspace = open_or_create(mailbox, args.dry_run)?;
-    mailbox.refresh()?;
     let format = mailbox.context.format;
+    let mut progress = SyncProgress::new(format);
+    let refreshed = mirror::refresh(&mailbox.paths, &mut |lines| {
+        let words = format!("{lines} lines of the index copied");
+        progress.show(&words, &json!({ "index_lines": lines }));
+    });
+    progress.clear();
+    refreshed?;
     let mut report = SyncReport { format, listed: args.dry_run, ..SyncReport::default() };
     let mut failed = None;
-    let counted = std::io::stderr().is_terminal();
     let mut tell = |step: SyncEvent<'_>| {
         let printed = match step {
             SyncEvent::Pulled { entry, .. } => report.pulled(entry),
             SyncEvent::Explained { entry, explained } => report.explained(entry, &explained),
-            SyncEvent::Ask(entry) => return confirm(entry),
+            SyncEvent::Ask(entry) => {
+                progress.clear();
+                return confirm(entry);
+            }
             SyncEvent::Warning(words) => {
+                progress.clear();
                 note(&escape_line(&words));
                 Ok(())
             }
-            SyncEvent::Progress(count) => {
-                if counted {
-                    let _ = write!(std::io::stderr(), "\r{count} Mails checked ");
-                }
-                report.long = counted;
+            SyncEvent::Progress { checked, copied } => {
+                let words = match copied {
+                    0 => format!("{checked} Mails checked"),
+                    _ => format!("{checked} Mails checked, {copied} copied"),
+                };
+                progress.show(&words, &json!({ "checked": checked, "copied": copied }));
                 Ok(())
             }
         };
         failed = failed.take().or(printed.err());
         true
     };
-    let summary = sync(&workspace, &mailbox.paths, &options, &mut tell)?;
-    if report.long {
-        note("");
-    }
+    let summary = sync(&workspace, &mailbox.paths, &options, &mut tell);
+    progress.clear();
+    let summary = summary?;
     if let Some(failure) = failed {
         return Err(failure);
     }
@@ -110,12 +127,54 @@ fn line(entry: &MailIndexEntry) -> String {
     format!("{}  {}  {}", entry.id, escape_line(&from.join(", ")), escape_line(&entry.preview))
 }
 
-/// Prints the progress and the summary of a sync.
+/// Shows on stderr how far a long sync is: a line that is replaced on a terminal, or lines of JSON
+/// for programs.
+struct SyncProgress {
+    /// Shortest time between two reports; `None` when there are none.
+    interval: Option<Duration>,
+    last: Instant,
+    is_terminal: bool,
+    is_shown: bool,
+}
+
+impl SyncProgress {
+    fn new(format: OutputFormat) -> Self {
+        let is_terminal = std::io::stderr().is_terminal();
+        let interval = match format {
+            _ if is_terminal => Some(TERMINAL_INTERVAL),
+            OutputFormat::Json => Some(JSON_INTERVAL),
+            _ => None,
+        };
+        Self { interval, last: Instant::now(), is_terminal, is_shown: false }
+    }
+
+    fn show(&mut self, words: &str, value: &Value) {
+        if self.interval.is_none_or(|interval| self.last.elapsed() < interval) {
+            return;
+        }
+        self.last = Instant::now();
+        let mut stderr = std::io::stderr();
+        // Progress that cannot be shown changes nothing.
+        if self.is_terminal {
+            self.is_shown = write!(stderr, "\r{words}\u{1b}[K").is_ok();
+        } else {
+            let _ = writeln!(stderr, "{}", json!({ "progress": value }));
+        }
+    }
+
+    /// Removes the line from the terminal.
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.is_shown) {
+            let _ = write!(std::io::stderr(), "\r\u{1b}[K");
+        }
+    }
+}
+
+/// Prints the Mails and the summary of a sync.
 #[derive(Default)]
 struct SyncReport {
     format: OutputFormat,
     listed: bool,
-    long: bool,
     pulled: Vec<Value>,
     explained: Vec<Value>,
 }
@@ -156,7 +215,8 @@ impl SyncReport {
     }
 
     fn end(self, workspace: &WorkspaceDir, summary: &SyncSummary) -> Result<(), CliError> {
-        let SyncSummary { pulled, present, passed_over, refused, gone, erased } = summary;
+        let SyncSummary { pulled, present, passed_over, refused, gone, erased, copied: _ } =
+            summary;
         match self.format {
             OutputFormat::Json => {
                 let mut answer = json!(summary);

@@ -7,14 +7,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use monoco_core::mail::MailIndexEntry;
+use monoco_core::retry::Backoff;
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::backlog::{Backlog, Claimable};
+use super::remote_hints::RemoteHints;
+use super::remote_mailbox::TIMEOUT_CODE;
 use super::runner::{MailRunner, RunEnd, RunSignals, shell_command};
 use super::{MailboxContext, authors};
 use crate::cli::failure::{CliError, CliExit};
 use crate::cli::output::{self, Column, OutputFormat, ToCell, escape_line, note, print};
+use monoco_courier::clock;
 use monoco_mailbox::paths::MailboxPaths;
 use monoco_mailbox::workspace::WorkspaceDir;
 
@@ -24,8 +28,20 @@ const INDEX_POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// How often the claims of waiting Mails are checked.
 const CLAIM_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often a courier on another machine is asked for new Mails.
+/// How often a courier on another machine is asked for new Mails while it sends no hints.
 const REMOTE_POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often a courier on another machine is asked for new Mails while it sends hints.
+const HINTED_POLL_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Shortest time between two requests for new Mails.
+const MIN_PULL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Delays between requests to a courier on another machine that does not answer, and the shortest
+/// of them.
+const OUTAGE_BACKOFF: Backoff =
+    Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(10) };
+const MIN_OUTAGE_DELAY: Duration = Duration::from_millis(500);
 
 #[derive(Debug, clap::Args)]
 pub struct WaitArgs {
@@ -53,40 +69,45 @@ pub struct WatchArgs {
     timeout: Option<i64>,
 }
 
-pub async fn wait(mailbox: &MailboxContext<'_>, args: WaitArgs) -> Result<(), CliError> {
-    let workspace = mailbox.workspace()?;
-    let deadline = args.timeout.map(|secs| Instant::now() + Duration::from_secs(secs));
-    mailbox.pull(&workspace, |_, _| ())?;
-    let mut growth = IndexGrowth::new(mailbox);
-    let mut backlog = Backlog::new(mailbox, &workspace, args.filter.as_deref())?;
-    loop {
-        let found = growth.unless_lost(backlog.next(&BTreeSet::new()).await)?;
-        if let Some(mail) = found.flatten() {
-            return print_found(mailbox.context.format, &workspace, &mail);
-        }
-        let ask_at = Instant::now() + CLAIM_POLL_INTERVAL;
-        while !growth.seen()? {
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Err(CliError::new(
-                    CliExit::NotPossible,
-                    "no Mail to claim within the timeout",
-                ));
-            }
-            if !backlog.is_empty() && Instant::now() >= ask_at {
-                break;
-            }
-            sleep(next_check(deadline)).await;
-        }
-        growth.unless_lost(mailbox.pull(&workspace, |_, _| ()))?;
-        backlog.add_new()?;
+impl WaitArgs {
+    /// When the command ends, counted from now.
+    pub fn deadline(&self) -> Option<std::time::Instant> {
+        std::time::Instant::now().checked_add(Duration::from_secs(self.timeout?))
     }
 }
 
-/// Returns the time to the next check, not beyond the deadline.
-fn next_check(deadline: Option<Instant>) -> Duration {
-    deadline.map_or(INDEX_POLL_INTERVAL, |it| {
-        INDEX_POLL_INTERVAL.min(it.saturating_duration_since(Instant::now()))
-    })
+pub async fn wait(mailbox: &MailboxContext<'_>, args: WaitArgs) -> Result<(), CliError> {
+    let waiting = wait_for_mail(mailbox, args.filter.as_deref());
+    let waited = match mailbox.deadline {
+        Some(deadline) => timeout_at(deadline.into(), waiting).await.ok(),
+        None => Some(waiting.await),
+    };
+    match waited {
+        Some(Err(failure)) if failure.code != TIMEOUT_CODE => Err(failure),
+        Some(Ok((workspace, mail))) => print_found(mailbox.context.format, &workspace, &mail),
+        _ => Err(CliError::new(CliExit::NotPossible, "no Mail to claim within the timeout")),
+    }
+}
+
+/// Waits until a Mail can be claimed.
+async fn wait_for_mail(
+    mailbox: &MailboxContext<'_>,
+    filter: Option<&str>,
+) -> Result<(WorkspaceDir, Claimable), CliError> {
+    let workspace = mailbox.workspace()?;
+    let mut news = MailNews::new(mailbox);
+    mailbox.pull(&workspace, |_, _| ())?;
+    let mut backlog = Backlog::new(mailbox, &workspace, filter)?;
+    loop {
+        let found = news.unless_lost(backlog.next(&BTreeSet::new()).await)?;
+        if let Some(mail) = found.flatten() {
+            drop(backlog);
+            return Ok((workspace, mail));
+        }
+        news.next(backlog.ask_in(mailbox.now())).await;
+        news.unless_lost(mailbox.pull(&workspace, |_, _| ()))?;
+        backlog.add_new()?;
+    }
 }
 
 /// Prints the path of the Mail.
@@ -126,7 +147,7 @@ pub async fn watch(mailbox: &MailboxContext<'_>, args: WatchArgs) -> Result<(), 
     if args.exec.is_some() {
         work.check()?;
     }
-    let mut growth = IndexGrowth::new(mailbox);
+    let mut news = MailNews::new(mailbox);
     let mut backlog = match args.exec {
         Some(_) => Some(Backlog::new(mailbox, &workspace, args.filter.as_deref())?),
         None => None,
@@ -138,25 +159,20 @@ pub async fn watch(mailbox: &MailboxContext<'_>, args: WatchArgs) -> Result<(), 
                 printed = print_new(mailbox.context.format, entry, path);
             }
         });
-        growth.unless_lost(pulled)?;
+        news.unless_lost(pulled)?;
         printed?;
+        let mut ask_in = None;
         if let Some(backlog) = &mut backlog {
             backlog.add_new()?;
             let worked = work_through(&work, backlog, &mut signals).await;
-            if growth.unless_lost(worked)?.unwrap_or(false) {
+            if news.unless_lost(worked)?.unwrap_or(false) {
                 return Ok(());
             }
+            ask_in = backlog.ask_in(mailbox.now());
         }
-        let ask_at = Instant::now() + CLAIM_POLL_INTERVAL;
-        let waiting = backlog.as_ref().is_some_and(|backlog| !backlog.is_empty());
-        while !growth.seen()? {
-            if waiting && Instant::now() >= ask_at {
-                break;
-            }
-            tokio::select! {
-                _ = signals.received() => return Ok(()),
-                () = sleep(INDEX_POLL_INTERVAL) => {}
-            }
+        tokio::select! {
+            _ = signals.received() => return Ok(()),
+            () = news.next(ask_in) => {}
         }
     }
 }
@@ -212,21 +228,23 @@ fn print_new(format: OutputFormat, entry: &MailIndexEntry, path: &Path) -> Resul
     }
 }
 
-/// Detects growth of the index by its inode and length, without reading it. The index of a courier on
-/// another machine is copied first.
-struct IndexGrowth<'a> {
+/// Detects that there may be new Mails. The index of a courier on this machine grows: its inode
+/// and length are compared, without reading it. A courier on another machine sends hints, and is
+/// polled.
+struct MailNews<'a> {
     mailbox: &'a MailboxContext<'a>,
     last: Option<(u64, u64)>,
-    refresh_at: Instant,
-    /// Whether the user was told that the courier on another machine does not answer.
-    is_lost: bool,
+    hints: Option<RemoteHints>,
+    /// Times in a row that the courier on another machine has not answered. The user is told
+    /// after the first one.
+    failures: u32,
 }
 
-impl<'a> IndexGrowth<'a> {
+impl<'a> MailNews<'a> {
     fn new(mailbox: &'a MailboxContext<'a>) -> Self {
         let last = Self::look(&mailbox.paths);
-        let refresh_at = Instant::now() + REMOTE_POLL_INTERVAL;
-        Self { mailbox, last, refresh_at, is_lost: false }
+        let hints = mailbox.remote.as_ref().map(|remote| RemoteHints::start(remote.client()));
+        Self { mailbox, last, hints, failures: 0 }
     }
 
     fn look(paths: &MailboxPaths) -> Option<(u64, u64)> {
@@ -234,34 +252,55 @@ impl<'a> IndexGrowth<'a> {
         Some((about.ino(), about.len()))
     }
 
-    fn seen(&mut self) -> Result<bool, CliError> {
-        let mut is_back = false;
-        if self.mailbox.remote.is_some() {
-            if Instant::now() < self.refresh_at {
-                return Ok(false);
+    /// Waits until there may be a new Mail. When claims may change by themselves, waits at most
+    /// for `ask_in`.
+    async fn next(&mut self, ask_in: Option<Duration>) {
+        let started = Instant::now();
+        let Some(hints) = &mut self.hints else {
+            let ask_at = ask_in.map(|_| started + CLAIM_POLL_INTERVAL);
+            loop {
+                let found = Self::look(&self.mailbox.paths);
+                let has_grown = std::mem::replace(&mut self.last, found) != found;
+                if has_grown || ask_at.is_some_and(|ask_at| Instant::now() >= ask_at) {
+                    return;
+                }
+                sleep(INDEX_POLL_INTERVAL).await;
             }
-            let was_lost = self.is_lost;
-            let refreshed = self.unless_lost(self.mailbox.refresh())?;
-            self.refresh_at = Instant::now() + REMOTE_POLL_INTERVAL;
-            // What was not pulled during the outage is pulled now.
-            is_back = was_lost && refreshed.is_some();
+        };
+        // Mails that arrive at the same time are pulled together.
+        sleep(MIN_PULL_INTERVAL).await;
+        let outage = (self.failures > 0)
+            .then(|| OUTAGE_BACKOFF.delay(self.failures, clock::jitter()).max(MIN_OUTAGE_DELAY));
+        loop {
+            // Also when the courier is back after an outage.
+            if hints.take() {
+                return;
+            }
+            let interval = match (outage, hints.is_open()) {
+                (Some(delay), _) => delay,
+                (None, true) => ask_in.unwrap_or(HINTED_POLL_INTERVAL).min(HINTED_POLL_INTERVAL),
+                (None, false) => REMOTE_POLL_INTERVAL,
+            };
+            tokio::select! {
+                () = sleep_until(started + interval) => return,
+                () = hints.changed() => {}
+            }
         }
-        let now = Self::look(&self.mailbox.paths);
-        Ok(std::mem::replace(&mut self.last, now) != now || is_back)
     }
 
     /// Returns `None` when a courier on another machine cannot be reached: it is asked again later.
     fn unless_lost<T>(&mut self, result: Result<T, CliError>) -> Result<Option<T>, CliError> {
         match result {
             Err(failure) if self.mailbox.remote.is_some() && is_outage(&failure) => {
-                if !std::mem::replace(&mut self.is_lost, true) {
+                if self.failures == 0 {
                     note(&format!("{}; trying again", escape_line(&failure.message)));
                 }
+                self.failures = self.failures.saturating_add(1);
                 Ok(None)
             }
             Err(failure) => Err(failure),
             Ok(value) => {
-                self.is_lost = false;
+                self.failures = 0;
                 Ok(Some(value))
             }
         }
@@ -269,8 +308,8 @@ impl<'a> IndexGrowth<'a> {
 }
 
 /// Whether a request can succeed later without a change of the command.
-fn is_outage(failure: &CliError) -> bool {
-    failure.exit == CliExit::NoCourier
+pub fn is_outage(failure: &CliError) -> bool {
+    (failure.exit == CliExit::NoCourier && failure.code != TIMEOUT_CODE)
         || (failure.exit == CliExit::Courier
             && matches!(failure.code.as_ref(), "courier_error" | "busy" | "too_slow"))
 }
