@@ -356,18 +356,18 @@ impl RemoteTarget {
         let is_loopback = self.host.eq_ignore_ascii_case("localhost")
             || address.as_ref().is_ok_and(|address| address.to_canonical().is_loopback());
         let is_named = |entry: &str| {
-            let name = match entry.rsplit_once(':') {
-                Some((name, port)) if port.parse::<u16>().is_ok() && !name.contains(':') => name,
+            let name = match (entry.strip_prefix('['), entry.rsplit_once(':')) {
+                (Some(rest), _) => rest.split(']').next().unwrap_or_default(),
+                (None, Some((name, _))) if !name.contains(':') => name,
                 _ => entry,
             };
-            let name = name.trim_start_matches('[').trim_end_matches(']');
-            if let (Ok(address), Ok(named)) = (&address, name.parse::<IpAddr>()) {
-                return named == *address;
+            if let Ok(address) = &address {
+                return name == "*" || name.parse() == Ok(*address);
             }
             let (host, name) = (self.host.to_ascii_lowercase(), name.to_ascii_lowercase());
             let name = name.trim_start_matches("*.").trim_start_matches('.');
             let rest = host.strip_suffix(name).filter(|_| !name.is_empty());
-            entry == "*" || rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+            name == "*" || rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
         };
         let mut entries = no_proxy.split([',', ' ']).map(str::trim).filter(|it| !it.is_empty());
         self.is_encrypted && !is_loopback && !entries.any(is_named)
@@ -450,6 +450,7 @@ mod tests {
             ("hub.example.com", ",", true),
             ("10.0.0.7", "10.0.0.7", false),
             ("10.0.0.7", "10.0.0.70,0.7", true),
+            ("10.0.0.7", "*", false),
             ("[fd00::7]", "[fd00::7]:8646", false),
             ("[fd00::7]", "fd00:0::7", false),
             ("127.0.0.2", "", false),

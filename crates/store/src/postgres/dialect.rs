@@ -24,11 +24,11 @@ pub(super) const NUMBERED_TABLES: [(&str, &str); 15] = [
     ("merge_windows", "id"),
     ("claims", "id"),
     ("letters", "seq"),
+    ("erased_objects", "seq"),
     ("email_folders", "id"),
     ("email_tasks", "seq"),
     ("people", "seq"),
     ("approvals", "seq"),
-    ("erased_objects", "seq"),
 ];
 
 /// The table whose rows are changed once in a batch, each by a statement that inserts or updates.
