@@ -92,20 +92,26 @@ fn warning(who: &str) -> String {
 pub fn remove_lookalikes(text: &str) -> String {
     // Only letters count: spaces, signs and invisible characters between them do not hide
     // the marker.
-    let letters = || text.char_indices().filter_map(|(at, c)| Some((at, c, letter(c)?)));
-    let mut seen: Vec<(usize, char)> = Vec::with_capacity(MARKER.len());
-    let mut out = String::new();
+    let letters = text.char_indices().filter_map(|(at, c)| Some((at, c, letter(c)?)));
+    let mut out = String::with_capacity(text.len());
     let mut copied = 0;
-    for (at, c, letter) in letters() {
-        if seen.len() == MARKER.len() {
-            seen.remove(0);
+    // How many letters of the marker were seen, and where the first one is.
+    let (mut matched, mut start) = (0, 0);
+    for (at, c, letter) in letters {
+        // The marker has its first letter only once, so that a letter which does not continue a
+        // match can only start another one.
+        if letter == MARKER[0] {
+            (matched, start) = (1, at);
+        } else if matched > 0 && letter == MARKER[matched] {
+            matched += 1;
+        } else {
+            matched = 0;
         }
-        seen.push((at, letter));
-        if seen.iter().map(|(_, letter)| letter).eq(MARKER) {
-            out.push_str(&text[copied..seen[0].0]);
+        if matched == MARKER.len() {
+            out.push_str(&text[copied..start]);
             out.push_str(REMOVED);
             copied = at + c.len_utf8();
-            seen.clear();
+            matched = 0;
         }
     }
     out.push_str(&text[copied..]);

@@ -13,11 +13,20 @@ pub const MAX_TEXT_TOKENS: usize = MAX_RESULT_TOKENS - RESERVED_TOKENS;
 
 /// Returns the first line of a text, shortened to `chars` characters.
 pub fn shorten(text: &str, chars: usize) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(chars) {
-        Some((at, _)) => format!("{}…", &line[..at]),
-        None => line,
+    let mut line = String::with_capacity(text.len().min(4 * chars + 3));
+    let mut left = chars;
+    for word in text.split_whitespace() {
+        let space = if line.is_empty() { "" } else { " " };
+        for char in space.chars().chain(word.chars()) {
+            if left == 0 {
+                line.push('…');
+                return line;
+            }
+            line.push(char);
+            left -= 1;
+        }
     }
+    line
 }
 
 #[cfg(test)]

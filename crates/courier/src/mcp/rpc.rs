@@ -101,10 +101,15 @@ pub fn read(value: Value) -> Result<RpcMessage, InvalidRpcMessage> {
     })
 }
 
+/// An object of values that are moved: `json!` would copy them, and a result is large.
+pub fn object<const N: usize>(entries: [(&str, Value); N]) -> Value {
+    entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
 /// The message that answers a request.
 pub fn response(id: &Value, result: Result<Value, RpcError>) -> Value {
     match result {
-        Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
+        Ok(result) => object([("jsonrpc", "2.0".into()), ("id", id.clone()), ("result", result)]),
         Err(error) => error_response(Some(id), error),
     }
 }

@@ -19,6 +19,7 @@ use crate::api::visibility;
 use crate::center::search::{self, SearchOrder, SearchRequest};
 use crate::mcp::budget::estimate_tokens;
 use crate::mcp::result::{ToolError, ToolResult};
+use crate::mcp::rpc::object;
 
 /// Most Mails of one list.
 const MAX_LISTED: i64 = 50;
@@ -133,7 +134,7 @@ pub async fn search(
         text.push_str(&message.snippet.text);
         text.push('\n');
     }
-    let mut result = json!({"mails": facts, "complete": found.is_complete});
+    let mut result = object([("mails", facts.into()), ("complete", found.is_complete.into())]);
     if let Some(next) = found.next_cursor {
         result["next_cursor"] = next.into();
     }
@@ -208,7 +209,7 @@ async fn page(
     }
     let shown = rows.iter().take(facts.len());
     visibility::record_shown(context.api, &context.agent.caller, shown).await?;
-    let mut result = json!({"mails": facts});
+    let mut result = object([("mails", facts.into())]);
     if let Some(next) = input::next_cursor(&scope, &request, next) {
         result["next_cursor"] = next.into();
     }
