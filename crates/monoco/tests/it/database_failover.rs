@@ -30,8 +30,7 @@ fn promoted_standby_has_all_that_was_acknowledged() {
     let alone = ["synchronous_standby_names="].map(str::to_owned).into();
     let options = ServerOptions { settings: alone, ..ServerOptions::default() };
     let standby = primary.standby_with("second", options);
-    primary.sql("ALTER SYSTEM SET synchronous_standby_names = 'second'");
-    primary.sql("SELECT pg_reload_conf()");
+    primary.set_synchronous("second");
     let (sim, pair) = with_slack_on(replicated(&primary.url_with(&standby)));
     sim.wait_for_connections(1);
     let mut load = ChatLoad::new(&sim);

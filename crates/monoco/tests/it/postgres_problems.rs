@@ -170,8 +170,7 @@ fn standby_is_needed_for_replicated_durability_and_is_no_store_itself() {
     );
     server.sql("CREATE ROLE app LOGIN");
     server.sql("CREATE SCHEMA monoco AUTHORIZATION app");
-    server.sql("ALTER SYSTEM SET synchronous_standby_names = 'second'");
-    server.sql("SELECT pg_reload_conf()");
+    server.set_synchronous("second");
     let app = replicated(&server.url_of("app"));
     assert_says(&refused_and_diagnosed(&app), &["GRANT pg_monitor"]);
     server.sql("GRANT pg_monitor TO app");

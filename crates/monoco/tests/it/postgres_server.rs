@@ -101,6 +101,15 @@ impl PostgresServer {
         standby
     }
 
+    /// Makes the standby with this name synchronous, and waits until it is.
+    pub fn set_synchronous(&self, name: &str) {
+        self.sql(&format!("ALTER SYSTEM SET synchronous_standby_names = '{name}'"));
+        self.sql("SELECT pg_reload_conf()");
+        until("the standby is synchronous", || {
+            self.sql("SELECT sync_state FROM pg_stat_replication").trim() == "sync"
+        });
+    }
+
     fn new(options: ServerOptions) -> Self {
         let dir = tempfile::Builder::new().prefix("monoco-it-postgres-").tempdir().unwrap();
         // The user of the server reads the directory of a certificate or a clock, too.

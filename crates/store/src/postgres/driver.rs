@@ -22,7 +22,7 @@ use tokio_postgres::{SimpleQueryMessage, Statement};
 use super::batches::{Batches, NEWEST_COMMIT, NewestCommit, START, TAKE_ORDER};
 use super::connect::{Connector, PgFailure, PgSession, failure, store_error};
 use super::dialect::{self, NUMBERED_TABLES, Translation};
-use super::pending::PendingWrites;
+use super::pending::{GroupKey, PendingWrites, WriteGroup};
 use crate::sql::db::{Params, Row, RowError, RowResult, RowVisitor, SqlValue, TxControl, TxStatus};
 use crate::{StoreError, StoreResult};
 
@@ -53,6 +53,9 @@ pub(crate) struct PgConnection {
     /// `None` after the connection was lost.
     session: RefCell<Option<PgSession>>,
     statements: RefCell<HashMap<String, Arc<PreparedStatement>>>,
+    /// Statements for groups of deferred ones, whose texts take longer to write than to look up.
+    groups: RefCell<HashMap<GroupKey, Arc<PreparedStatement>>>,
+    prepared_count: Cell<usize>,
     /// The largest numbers of [`NUMBERED_TABLES`] that are known.
     numbers: RefCell<[Option<i64>; NUMBERED_TABLES.len()]>,
     status: Cell<TxStatus>,
@@ -74,6 +77,8 @@ pub(crate) struct PgConnection {
 /// A statement that the server knows in this session.
 #[derive(Debug)]
 pub(super) struct PreparedStatement {
+    /// Differs between the statements of a session.
+    pub(super) id: usize,
     pub(super) statement: Statement,
     pub(super) translation: Translation,
     /// Whether many rows of parameters can be sent in arrays.
@@ -104,6 +109,8 @@ impl PgConnection {
             runtime: Some(runtime),
             session: RefCell::default(),
             statements: RefCell::default(),
+            groups: RefCell::default(),
+            prepared_count: Cell::new(0),
             numbers: RefCell::default(),
             status: Cell::new(TxStatus::None),
             changes: Cell::new(0),
@@ -133,7 +140,7 @@ impl PgConnection {
     /// Closes the session with the server.
     pub(crate) fn close(&self) {
         *self.session.borrow_mut() = None;
-        self.statements.borrow_mut().clear();
+        self.forget_statements();
         self.forget_numbers();
         self.stop_deferring();
         self.is_start_pending.set(false);
@@ -190,9 +197,17 @@ impl PgConnection {
         self.disk_full.take()
     }
 
+    fn forget_statements(&self) {
+        self.statements.borrow_mut().clear();
+        self.groups.borrow_mut().clear();
+    }
+
     fn prepared(&self, sql: &str) -> StoreResult<Arc<PreparedStatement>> {
         if let Some(known) = self.statements.borrow().get(sql) {
             return Ok(Arc::clone(known));
+        }
+        if self.statements.borrow().len() >= MAX_STATEMENTS {
+            self.forget_statements();
         }
         let translation = dialect::translate(sql);
         let statement =
@@ -201,12 +216,20 @@ impl PgConnection {
             tracing::debug!(%error, sql = translation.text, "cannot prepare statement");
         })?;
         let in_arrays = translation.many_rows(statement.params(), 1).is_some();
-        let prepared = Arc::new(PreparedStatement { statement, translation, in_arrays });
-        let mut statements = self.statements.borrow_mut();
-        if statements.len() >= MAX_STATEMENTS {
-            statements.clear();
+        let id = self.prepared_count.replace(self.prepared_count.get() + 1);
+        let prepared = Arc::new(PreparedStatement { id, statement, translation, in_arrays });
+        self.statements.borrow_mut().insert(sql.to_owned(), Arc::clone(&prepared));
+        Ok(prepared)
+    }
+
+    /// The statement for a group of deferred ones.
+    fn prepared_group(&self, group: &WriteGroup) -> StoreResult<Arc<PreparedStatement>> {
+        let key = group.key();
+        if let Some(known) = self.groups.borrow().get(&key) {
+            return Ok(Arc::clone(known));
         }
-        statements.insert(sql.to_owned(), Arc::clone(&prepared));
+        let prepared = self.prepared(&group.sql())?;
+        self.groups.borrow_mut().insert(key, Arc::clone(&prepared));
         Ok(prepared)
     }
 
@@ -330,7 +353,7 @@ impl PgConnection {
         if pending.is_empty() && !starts {
             return self.with_session(last);
         }
-        let writes = pending.prepare(|sql| self.prepared(sql))?;
+        let writes = pending.prepare(|group| self.prepared_group(group))?;
         let newest = if starts { Some(self.prepared(NEWEST_COMMIT)?) } else { None };
         self.is_start_pending.set(false);
         let (newest, found) = self.with_session(async |session| {
@@ -355,7 +378,7 @@ impl PgConnection {
     /// warning of the server, it is unknown whether the transaction is committed and on a standby.
     pub(super) fn commit_with_pending(&self) -> StoreResult<()> {
         let starts = self.is_start_pending.get();
-        let writes = self.pending.take().prepare(|sql| self.prepared(sql))?;
+        let writes = self.pending.take().prepare(|group| self.prepared_group(group))?;
         self.is_start_pending.set(false);
         self.deferring.set(false);
         self.clear_warning();

@@ -122,7 +122,7 @@ impl PendingWrites {
     /// Prepares the statements, as few as possible.
     pub(super) fn prepare(
         self,
-        prepare: impl Fn(&str) -> StoreResult<Arc<PreparedStatement>>,
+        prepare: impl Fn(&WriteGroup) -> StoreResult<Arc<PreparedStatement>>,
     ) -> StoreResult<PreparedWrites> {
         let mut groups: Vec<WriteGroup> = Vec::new();
         for write in self.writes.into_iter().flat_map(PendingWrite::split) {
@@ -131,7 +131,7 @@ impl PendingWrites {
                 None => groups.push(WriteGroup(vec![write])),
             }
         }
-        let prepared = groups.into_iter().map(|group| Ok((prepare(&group.sql())?, group)));
+        let prepared = groups.into_iter().map(|group| Ok((prepare(&group)?, group)));
         prepared.collect::<StoreResult<_>>().map(PreparedWrites)
     }
 }
@@ -178,7 +178,11 @@ impl PendingWrite {
 
 /// Writes of different tables, which are sent as one statement: each one costs the server and this
 /// process a message and its answer.
-struct WriteGroup(Vec<PendingWrite>);
+pub(super) struct WriteGroup(Vec<PendingWrite>);
+
+/// Equal for groups with the same statement: the ids of their statements, and how many rows each
+/// must change.
+pub(super) type GroupKey = Vec<(usize, Option<u64>)>;
 
 impl WriteGroup {
     /// Whether the result does not depend on the order of a write and those of the group.
@@ -188,10 +192,14 @@ impl WriteGroup {
             && self.0.iter().all(|other| table(other).is_some_and(|it| Some(it) != table(write)))
     }
 
+    pub(super) fn key(&self) -> GroupKey {
+        self.0.iter().map(|write| (write.prepared.id, write.expected)).collect()
+    }
+
     /// All writes as parts of one query. It fails by a division when one of them has changed
     /// another number of rows than expected, and outside of a batch: the statement that starts a
     /// batch is sent before, and can fail.
-    fn sql(&self) -> String {
+    pub(super) fn sql(&self) -> String {
         let (mut parts, mut conditions) = (Vec::new(), vec![IN_BATCH.to_owned()]);
         let mut first = 1;
         for (at, write) in self.0.iter().enumerate() {
