@@ -5,6 +5,7 @@
 //! * [`forward`]: which addresses a mail is forwarded to.
 //! * [`forward_message`]: the message that forwards a mail.
 //! * [`directory`]: the people that mails concern.
+//! * [`rounds`]: when a round ends.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +16,7 @@ pub mod cursor;
 pub mod directory;
 pub mod forward;
 pub mod forward_message;
+pub mod rounds;
 pub mod task;
 
 /// A watched e-mail account: the stored side of an `email` tunnel. The configuration names its

@@ -19,11 +19,11 @@ use monoco_core::approval::SendOrigin;
 use monoco_core::did::TunnelId;
 use monoco_core::email::ScanReport;
 use monoco_core::email::directory::Directory;
+use monoco_core::email::rounds::LastRound;
 use monoco_core::email::task::{EmailTask, EmailTaskId, TaskOutcome};
 use monoco_core::lease::{Holder, LeaseDuration};
 use monoco_core::object::MsgObject;
 use monoco_core::retry::Failure;
-use monoco_core::time::Timestamp;
 use monoco_store::{SendRequest, SendResult, SharedStore, StartedTask, StoreError};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -80,8 +80,7 @@ struct Round {
     report: ScanReport,
     /// Time of the steps.
     elapsed: Duration,
-    /// The scan of the server that the stored round belongs to.
-    scan: Option<Timestamp>,
+    last: LastRound,
     /// The numbers of registered mails and copies at the start of the round; `None` before the
     /// first step.
     registered: Option<(i64, i64)>,
@@ -148,7 +147,7 @@ impl EmailTaskLoop {
         let round = Round {
             report: ScanReport::default(),
             elapsed: Duration::ZERO,
-            scan: None,
+            last: LastRound::default(),
             registered: None,
         };
         let interrupted = Vec::new();
@@ -338,10 +337,10 @@ impl EmailTaskLoop {
 
     /// Stores what was done, when the listener has read all folders since the last time.
     async fn end_round(&mut self) -> Result<(), StoreError> {
-        let Some((at, backlog)) = self.tunnel.health().last_scan else { return Ok(()) };
-        if self.round.scan == Some(at) {
-            return Ok(());
-        }
+        let scans = *self.scans.borrow();
+        let ended = self.round.last.next(scans, self.clock.now());
+        let Some((last, ended_at)) = ended else { return Ok(()) };
+        let backlog = self.tunnel.health().last_scan.map_or(0, |(_, backlog)| backlog);
         let id = self.tunnel.adapter.id().clone();
         let registered = self.registered().await?;
         let before = self.round.registered.unwrap_or(registered);
@@ -355,12 +354,12 @@ impl EmailTaskLoop {
                 .unwrap_or(u64::MAX),
             ..self.round.report
         };
-        self.store.set_scanned(&id, report, self.clock.now()).await?;
+        self.store.set_scanned(&id, report, ended_at).await?;
         self.tunnel.record_round(&report);
         self.round = Round {
             report: ScanReport::default(),
             elapsed: Duration::ZERO,
-            scan: Some(at),
+            last,
             registered: Some(registered),
         };
         Ok(())
