@@ -258,6 +258,15 @@ impl MailId {
         Self { provider: provider.to_owned(), uid: hex::encode(&hash[..12]) }
     }
 
+    /// Whether an id can consist of these parts.
+    pub fn is_valid(provider: &str, uid: &str) -> bool {
+        let is_digit = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
+        (1..=32).contains(&provider.len())
+            && provider.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+            && uid.len() == 24
+            && uid.bytes().all(is_digit)
+    }
+
     pub fn provider(&self) -> &str {
         &self.provider
     }
@@ -571,11 +580,7 @@ impl FromStr for MailId {
     fn from_str(text: &str) -> Result<Self, InvalidMailId> {
         let bad = || InvalidMailId(text.chars().take(80).collect());
         let (provider, uid) = text.split_once('_').ok_or_else(bad)?;
-        let named = !provider.is_empty()
-            && provider.len() <= 32
-            && provider.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-        let hashed = uid.len() == 24 && uid.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-        if !(named && hashed) {
+        if !Self::is_valid(provider, uid) {
             return Err(bad());
         }
         Ok(Self { provider: provider.to_owned(), uid: uid.to_owned() })

@@ -61,6 +61,12 @@ impl MailFileName {
         self.parts().0
     }
 
+    /// Whether the id is well-formed.
+    pub fn has_id(&self) -> bool {
+        let (provider, uid) = self.parts();
+        MailId::is_valid(provider, uid)
+    }
+
     /// The id; `None` when it is malformed.
     pub fn id(&self) -> Option<MailId> {
         self.0[STAMP + 1..].strip_suffix(".md")?.parse().ok()
@@ -119,7 +125,8 @@ impl From<&MailId> for MailSelector {
     }
 }
 
-/// Files in the inbox, the newest first; none when there is no inbox.
+/// Files in the inbox, the newest first; none when there is no inbox. Callers need the first few of
+/// a heap in order, and count the others without sorting them.
 ///
 /// # Errors
 ///
@@ -127,10 +134,8 @@ impl From<&MailId> for MailSelector {
 pub fn newest_first(
     here: &WorkspaceDir,
     now: Timestamp,
-) -> Result<impl Iterator<Item = MailFileName> + use<>, MailboxError> {
-    // A heap, because callers mostly need the first few.
-    let mut heap = BinaryHeap::from(inbox_cache::read(here, now)?);
-    Ok(std::iter::from_fn(move || heap.pop()))
+) -> Result<BinaryHeap<MailFileName>, MailboxError> {
+    Ok(inbox_cache::read(here, now)?.into())
 }
 
 /// Files in the inbox, the oldest first.
@@ -160,7 +165,7 @@ pub fn find(
     let mut names = inbox_cache::read(here, now)?;
     names.retain(|name| {
         let (provider, uid) = name.parts();
-        wanted.fits(provider, uid) && name.id().is_some()
+        wanted.fits(provider, uid) && name.has_id()
     });
     names.sort();
     Ok(names)
@@ -209,7 +214,7 @@ mod tests {
             assert_eq!(name(bad), None, "{bad}");
         }
         let looks = name("20260206T204500_web.hook_0123456789abcdef01234567.md").unwrap();
-        assert_eq!(looks.id(), None);
+        assert_eq!((looks.id(), looks.has_id(), good.has_id()), (None, false, true));
     }
 
     #[test]
@@ -238,14 +243,15 @@ mod tests {
         let post = CourierFixture::new();
         let here = post.workspace("[]");
         let now = Timestamp::from_ms(START);
-        assert_eq!(newest_first(&here, now).unwrap().count(), 0, "there is no inbox yet");
+        assert_eq!(newest_first(&here, now).unwrap().len(), 0, "there is no inbox yet");
         let inbox = here.ensure_inbox().unwrap().path().to_owned();
         let file = |second: u32| format!("20260206T2045{second:02}_{ID}.md");
         for second in [7, 1, 9, 3] {
             fs::write(inbox.join(file(second)), "").unwrap();
         }
         fs::write(inbox.join("notes.md"), "").unwrap();
-        let newest: Vec<_> = newest_first(&here, now).unwrap().map(|n| n.0).collect();
+        let mut newest = newest_first(&here, now).unwrap();
+        let newest: Vec<_> = std::iter::from_fn(|| newest.pop()).map(|n| n.0).collect();
         assert_eq!(newest, [9, 7, 3, 1].map(file));
         let oldest: Vec<_> = oldest_first(&here, now).unwrap().into_iter().map(|n| n.0).collect();
         assert_eq!(oldest, [1, 3, 7, 9].map(file));

@@ -1,6 +1,6 @@
 //! Mails to list, newest first: from the inbox of a workspace or from the courier's index.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, BinaryHeap};
 use std::path::PathBuf;
 
 use monoco_core::mail::{MailId, MailIndexEntry};
@@ -19,7 +19,7 @@ use monoco_mailbox::workspace::WorkspaceDir;
 /// Source of the Mails to list.
 pub enum MailSource<'a> {
     /// Files in the inbox of a workspace; nothing when there is no inbox yet.
-    Inbox { inbox: Option<CheckedDir>, names: Box<dyn Iterator<Item = MailFileName> + 'a> },
+    Inbox { inbox: Option<CheckedDir>, names: BinaryHeap<MailFileName> },
     /// Lines of the courier's index; `lines` is `None` when there is no index or at its end.
     Index { paths: &'a MailboxPaths, lines: Option<NewestFirst>, only: Option<BTreeSet<String>> },
 }
@@ -36,7 +36,7 @@ impl<'a> MailSource<'a> {
     /// The Mails in the inbox of a workspace.
     pub fn workspace(workspace: &WorkspaceDir, now: Timestamp) -> Result<Self, CliError> {
         let inbox = workspace.open_inbox()?;
-        Ok(Self::Inbox { inbox, names: Box::new(inbox::newest_first(workspace, now)?) })
+        Ok(Self::Inbox { inbox, names: inbox::newest_first(workspace, now)? })
     }
 
     /// All Mails of the courier, or only those that no workspace has claimed or pulled.
@@ -67,7 +67,7 @@ impl<'a> MailSource<'a> {
         match self {
             Self::Inbox { names, .. } => {
                 let stamp = query.since.map(Timestamp::compact);
-                for name in names {
+                while let Some(name) = names.pop() {
                     if stamp.as_deref().is_some_and(|stamp| name.stamp() < stamp) {
                         return Ok(None);
                     }
@@ -112,12 +112,14 @@ impl<'a> MailSource<'a> {
                 Ok(index.map(|mut index| index.count()).transpose()?)
             }
             Self::Index { .. } => Ok(None),
-            Self::Inbox { .. } => {
-                let mut total = seen as u64;
-                while self.next(query)?.is_some() {
-                    total += 1;
-                }
-                Ok(Some(total))
+            Self::Inbox { names, .. } => {
+                let stamp = query.since.map(Timestamp::compact);
+                let matches = |name: &&MailFileName| {
+                    query.provider.as_deref().is_none_or(|it| it == name.provider())
+                        && stamp.as_deref().is_none_or(|stamp| stamp <= name.stamp())
+                        && name.has_id()
+                };
+                Ok(Some((seen + names.iter().filter(matches).count()) as u64))
             }
         }
     }
