@@ -86,9 +86,10 @@ impl Config {
             );
             return Err(InvalidConfig::at("the file", why));
         }
-        let (file, environment) = (ConfigFile::parse(text)?, FileEnvironment(env));
+        let (file, environment) = (ConfigFile::parse(text)?, FileEnvironment::new(env));
         let tunnel = tunnel::read_tunnel(name, file.root(&environment)?, self.debounce)?;
         self.tunnels.insert(id, tunnel);
+        self.secret_files.append(&mut environment.secret_files.take());
         Ok(())
     }
 }

@@ -1,8 +1,9 @@
 //! Gives the config reader access to environment variables and secret files.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use monoco_core::config::{ConfigEnvironment, Secret};
 
@@ -21,19 +22,30 @@ impl ConfigEnvironment for ProcessEnvironment {
     }
 
     fn read_secret_file(&self, path: &Path) -> Result<Secret, String> {
-        FileEnvironment(&super::variable).read_secret_file(path)
+        FileEnvironment::new(&super::variable).read_secret_file(path)
     }
 }
 
 /// Variables as given, and secret files of this machine.
-pub struct FileEnvironment<'a>(pub Variables<'a>);
+pub struct FileEnvironment<'a> {
+    variables: Variables<'a>,
+    /// The secret files that were read.
+    pub secret_files: RefCell<Vec<PathBuf>>,
+}
+
+impl<'a> FileEnvironment<'a> {
+    pub fn new(variables: Variables<'a>) -> Self {
+        Self { variables, secret_files: RefCell::default() }
+    }
+}
 
 impl ConfigEnvironment for FileEnvironment<'_> {
     fn variable(&self, name: &str) -> Option<String> {
-        (self.0)(name)
+        (self.variables)(name)
     }
 
     fn read_secret_file(&self, path: &Path) -> Result<Secret, String> {
+        self.secret_files.borrow_mut().push(path.to_owned());
         let failed = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
         let file = File::open(path).map_err(failed)?;
         let mut bytes = Vec::new();

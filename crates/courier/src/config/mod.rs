@@ -70,6 +70,8 @@ pub struct Config {
     pub pipeline: PipelineConfig,
     /// All tunnels, including those that are not enabled.
     pub tunnels: BTreeMap<TunnelId, TunnelConfig>,
+    /// The files from which secrets were read.
+    pub secret_files: Vec<PathBuf>,
 }
 
 /// Where the store is.
@@ -185,7 +187,7 @@ impl Config {
     /// Parses a config file without the tunnels that it does not name.
     fn parse_file(text: &str, env: Variables<'_>) -> Result<Self, InvalidConfig> {
         let file = ConfigFile::parse(text)?;
-        let environment = FileEnvironment(env);
+        let environment = FileEnvironment::new(env);
         let root = file.root(&environment)?;
         root.deny_unknown_keys(&["courier"])?;
         let courier = root.section("courier")?;
@@ -193,7 +195,7 @@ impl Config {
         let service = ServiceConfig::read(&courier.section("service")?)?;
         let (mailbox_root, store) = read_storage(&courier.section("storage")?)?;
         let debounce = read_debounce(&courier.section("debounce")?, Debounce::DEFAULT)?;
-        Ok(Self {
+        let mut config = Self {
             owner: courier.parsed("owner")?.unwrap_or_else(default_owner),
             host: service.host,
             port: service.port,
@@ -210,7 +212,10 @@ impl Config {
             approvals: Arc::new(ApprovalPolicy::parse(&courier.section("approvals")?)?),
             pipeline: PipelineConfig::parse(&courier.section("pipeline")?)?,
             tunnels: tunnel::read_tunnels(&courier.section("adapters")?, debounce)?,
-        })
+            secret_files: Vec::new(),
+        };
+        config.secret_files = environment.secret_files.take();
+        Ok(config)
     }
 
     /// Returns the directory of Mail files.
@@ -265,7 +270,7 @@ impl ConfigSource {
 pub fn mailbox(home: &Home) -> Result<PathBuf, ConfigError> {
     let path = home.config();
     let text = read(&path, false)?;
-    let environment = FileEnvironment(&variable);
+    let environment = FileEnvironment::new(&variable);
     let read_root = || {
         let file = ConfigFile::parse(&text)?;
         let storage = file.root(&environment)?.section("courier")?.section("storage")?;

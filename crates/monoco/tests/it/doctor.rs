@@ -22,6 +22,24 @@ fn has(checks: &[(String, String, String)], check: &str, state: &str, detail: &s
 }
 
 #[test]
+fn the_doctor_warns_of_secret_files_that_others_can_read() {
+    let daemon = Daemon::new();
+    std::fs::create_dir_all(&daemon.home).unwrap();
+    let secret = daemon.home.join("ci.secret");
+    std::fs::write(&secret, "s3cret-s3cret-s3cret").unwrap();
+    daemon.configure(&format!(
+        "courier: {{adapters: {{ci: {{provider: webhook, secret_file: '{}'}}}}}}",
+        secret.display()
+    ));
+    for (mode, is_found) in [(0o644, true), (0o640, true), (0o600, false)] {
+        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(mode)).unwrap();
+        let (_, checks) = doctor(&daemon);
+        let found = has(&checks, "config", "warn", &format!("ci.secret (mode {mode:o})"));
+        assert_eq!(found, is_found, "{checks:?}");
+    }
+}
+
+#[test]
 fn the_doctor_finds_what_is_wrong_and_only_that() {
     let daemon = Daemon::new();
     daemon.configure("courier: {service: {port: 0, webhook_port: 0}}");

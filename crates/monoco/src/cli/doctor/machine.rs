@@ -91,12 +91,16 @@ pub(super) fn config_checks(
         }
     });
     let files = adapter_files(&source.path).unwrap_or_default();
-    for path in [&source.path].into_iter().chain(&files) {
+    let config_files = [&source.path].into_iter().chain(&files).map(|path| (path, true));
+    let secret_files = config.as_ref().map_or(&[][..], |config| &config.secret_files);
+    let secret_files = secret_files.iter().map(|path| (path, false));
+    for (path, is_config) in config_files.chain(secret_files) {
         let mode = fs::metadata(path).map_or(0, |found| found.permissions().mode() & 0o777);
         if mode & 0o077 != 0 {
             let path = path.display();
             let detail = format!("other users can read {path} (mode {mode:o})");
-            let hint = format!("chmod 600 {path} if it contains secrets");
+            let condition = if is_config { " if it contains secrets" } else { "" };
+            let hint = format!("chmod 600 {path}{condition}");
             checks.push(DoctorCheck::warn(name, detail, hint));
         }
     }
