@@ -422,6 +422,7 @@ mod tests {
             ("postgres://ann:secret@host:port/db", "port"),
             ("postgres://ann:secret@host/db?sslmode=maybe", "sslmode"),
             ("postgres://ann:secret@host/db?sslcert=me.pem", "sslcert"),
+            ("postgres://ann:secret@host/db?sslmod=secret", "did you mean sslmode?"),
             ("postgres://ann:pass@secret?secret=1@host/db", "URL"),
         ] {
             let error = Connector::new(url, "public").unwrap_err().to_string();

@@ -2,6 +2,7 @@
 
 use std::error::Error as _;
 
+use monoco_core::filter::nearest;
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
@@ -25,18 +26,31 @@ pub(super) fn describe(error: &Error) -> String {
     }
 }
 
+/// Parameters that an unknown one can be a misspelling of.
+const PARAMETERS: [&str; 7] = [
+    "sslmode",
+    "sslrootcert",
+    "target_session_attrs",
+    "connect_timeout",
+    "application_name",
+    "options",
+    "load_balance_hosts",
+];
+
 /// Parameters of other clients that this one does not have.
 const UNSUPPORTED: [&str; 7] =
     ["sslcert", "sslkey", "sslcrl", "gssencmode", "passfile", "service", "client_encoding"];
 
-/// Which parameter of a URL is invalid. `None` when its name could be a part of the password.
+/// Which parameter of a URL is invalid. An unknown name is not repeated: it can be a part of the
+/// password.
 pub(super) fn invalid_parameter(error: &Error) -> Option<String> {
     let cause = error.source()?.to_string();
     let name = cause.split('`').nth(1)?;
     match cause.starts_with("invalid value") {
         true => Some(format!("invalid value of {name}")),
         false if UNSUPPORTED.contains(&name) => Some(format!("{name} is not supported")),
-        false => None,
+        false => nearest(name, &PARAMETERS)
+            .map(|known| format!("unknown parameter; did you mean {known}?")),
     }
 }
 
