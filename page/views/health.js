@@ -196,6 +196,10 @@ function Cluster({ cluster }) {
   </section>`;
 }
 
+/** Why the courier is degraded, in its own words. @param {import('#api').HealthView} health */
+const problems = ({ storage, remote, cluster, clock_problem }) =>
+  [storage.detail, storage.objects?.error, remote?.problem, clock_problem, ...(cluster?.database.problems ?? [])].filter(Boolean);
+
 /** Stops all deliveries, and starts them again. */
 function Halt() {
   const { value, reload } = useLoad(/** @returns {Promise<import('#api').HaltList>} */ () => get(apiPath(['halts'])), []);
@@ -231,6 +235,7 @@ export default function HealthView({ route }) {
   const age = (ms) => (ms === null || ms === undefined ? '–' : duration(ms));
   return html`<section class="view">
     <h1>${t('view_health')} <${State} of=${value.status} /></h1>
+    ${problems(value).map((problem) => html`<p class="warning" key=${problem}><${Foreign}>${problem}<//></p>`)}
     <div class="tiles">
       <${Tile} label=${t('tile_received')}>${number(value.metrics.messages_received)}<//>
       <${Tile} label=${t('tile_sent')}>${number(value.metrics.messages_sent)}<//>

@@ -191,6 +191,9 @@ fn couriers_of_a_cluster_are_shown_with_their_duties() {
     let first = rows[0].as_str().unwrap();
     assert!(first.contains("running") && first.contains("leader, tunnel:ci"), "{first}");
     assert!(rows[1].as_str().unwrap().contains("not seen"), "{found}");
+    let warnings = found["warnings"].to_string();
+    assert!(warnings.contains("the certificate has expired"), "{found}");
+    assert!(warnings.contains("no standby"), "{found}");
 }
 
 #[test]

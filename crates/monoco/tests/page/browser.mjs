@@ -339,13 +339,15 @@ const scenarios = {
     const duty = (name, courier) => ({ name, courier, epoch: 1, until: new Date().toISOString() });
     const health = await page.evaluate(async () => (await fetch('/health')).json());
     await page.route('**/health', async (route) => {
-      const cluster = { courier: one.id, couriers: [one, two], duties: [duty('leader', one.id), duty('tunnel:ci', one.id), { name: 'tunnel:news', epoch: 2 }] };
-      await route.fulfill({ json: { ...health, cluster } });
+      const cluster = { courier: one.id, couriers: [one, two], duties: [duty('leader', one.id), duty('tunnel:ci', one.id), { name: 'tunnel:news', epoch: 2 }], database: { version: '15', standbys: [], problems: ['no standby'] } };
+      const remote = { address: '0.0.0.0:8646', served: false, problem: 'the certificate has expired' };
+      await route.fulfill({ json: { ...health, cluster, remote } });
     });
     await page.goto(`${origin}/#/health`);
     await page.getByRole('heading', { name: 'Couriers' }).waitFor();
     await page.getByText('No courier holds: tunnel:news').waitFor();
-    print({ rows: await page.getByRole('region', { name: 'Couriers' }).locator('tbody tr').allInnerTexts() });
+    const warnings = await page.locator('.warning').allInnerTexts();
+    print({ rows: await page.getByRole('region', { name: 'Couriers' }).locator('tbody tr').allInnerTexts(), warnings });
   },
 
   /** The couriers that share a database. */
