@@ -10,10 +10,10 @@
 //! ```
 //!
 //! All but the statements that read are sent at once, with the first of those or with the commit. So
-//! a batch that reads nothing costs one round trip. It has run before it has the lock, by what the
-//! writer has cached: it assumes that no other courier has committed meanwhile. If one has, the next
-//! number exists in `commits`, and the batch is run again. Where couriers take turns, a batch waits
-//! for its lock before it runs.
+//! a batch that reads nothing costs one round trip, and is usually one statement, which takes the lock
+//! and commits by itself. It has run before it has the lock, by what the writer has cached: it assumes
+//! that no other courier has committed meanwhile. If one has, the next number exists in `commits`, and
+//! the batch is run again. Where couriers take turns, a batch waits for its lock before it runs.
 //!
 //! When the connection is lost during `COMMIT`, the transaction is committed or not. The batch is
 //! run again with the same n, whose row is inserted first then: that waits for an older transaction
@@ -40,18 +40,24 @@ const BATCHES_PER_PLAN: i64 = 256;
 
 const INSERT_BATCH: &str = "INSERT INTO batches (courier, boot, n) VALUES (?1, ?2, ?3)";
 
-/// Starts the transaction of a batch, marks it, and takes the lock that one writer holds at a time.
-pub(super) const START: &str = "
-    BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
-    SELECT set_config('monoco.batch', 'on', true),
-           pg_advisory_xact_lock(1297040201, hashtext(current_schema()))
-";
+/// Takes the lock that one writer holds at a time, until the transaction ends.
+macro_rules! order_lock {
+    () => {
+        "pg_advisory_xact_lock(1297040201, hashtext(current_schema()))"
+    };
+}
+pub(super) const ORDER_LOCK: &str = order_lock!();
 
-/// Like [`START`], in a transaction that was started.
-pub(super) const TAKE_ORDER: &str = "
-    SELECT set_config('monoco.batch', 'on', true),
-           pg_advisory_xact_lock(1297040201, hashtext(current_schema()))
-";
+/// Marks the transaction of a batch that was started, and takes its lock.
+pub(super) const TAKE_ORDER: &str =
+    concat!("SELECT set_config('monoco.batch', 'on', true), ", order_lock!());
+
+/// Starts the transaction of a batch, marks it, and takes its lock.
+pub(super) const START: &str = concat!(
+    "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; ",
+    "SELECT set_config('monoco.batch', 'on', true), ",
+    order_lock!()
+);
 
 pub(super) const NEWEST_COMMIT: &str =
     "SELECT seq, numbers, book FROM commits ORDER BY seq DESC LIMIT 1";

@@ -51,6 +51,7 @@ const SETTINGS: &str = "
     SET lock_timeout = 0;
     SET statement_timeout = 0;
     SET default_transaction_read_only = off;
+    SET default_transaction_isolation = 'read committed';
     SET jit = off;
     SET tcp_keepalives_idle = 10;
     SET tcp_keepalives_interval = 5;

@@ -22,7 +22,7 @@ use tokio_postgres::{SimpleQueryMessage, Statement};
 use super::batches::{Batches, NEWEST_COMMIT, NewestCommit, START, TAKE_ORDER};
 use super::connect::{Connector, PgFailure, PgSession, failure, store_error};
 use super::dialect::{self, NUMBERED_TABLES, Translation};
-use super::pending::{GroupKey, PendingWrites, WriteGroup};
+use super::pending::{GroupKey, PendingWrites, PreparedWrites, WriteGroup};
 use crate::sql::db::{Params, Row, RowError, RowResult, RowVisitor, SqlValue, TxControl, TxStatus};
 use crate::{StoreError, StoreResult};
 
@@ -222,7 +222,12 @@ impl PgConnection {
         Ok(prepared)
     }
 
-    /// The statement for a group of deferred ones.
+    /// Prepares groups of deferred statements.
+    fn prepared_writes(&self, groups: Vec<WriteGroup>) -> StoreResult<PreparedWrites> {
+        let prepared = groups.into_iter().map(|group| Ok((self.prepared_group(&group)?, group)));
+        prepared.collect::<StoreResult<_>>().map(PreparedWrites)
+    }
+
     fn prepared_group(&self, group: &WriteGroup) -> StoreResult<Arc<PreparedStatement>> {
         let key = group.key();
         if let Some(known) = self.groups.borrow().get(&key) {
@@ -353,7 +358,7 @@ impl PgConnection {
         if pending.is_empty() && !starts {
             return self.with_session(last);
         }
-        let writes = pending.prepare(|group| self.prepared_group(group))?;
+        let writes = self.prepared_writes(pending.into_groups())?;
         let newest = if starts { Some(self.prepared(NEWEST_COMMIT)?) } else { None };
         self.is_start_pending.set(false);
         let (newest, found) = self.with_session(async |session| {
@@ -370,7 +375,8 @@ impl PgConnection {
         Ok(found)
     }
 
-    /// Sends the deferred statements and `COMMIT` without waiting in between.
+    /// Sends the deferred statements and `COMMIT` without waiting in between. When nothing was sent
+    /// before, and the deferred statements are one, it is sent alone, which is a transaction.
     ///
     /// # Errors
     ///
@@ -378,12 +384,18 @@ impl PgConnection {
     /// warning of the server, it is unknown whether the transaction is committed and on a standby.
     pub(super) fn commit_with_pending(&self) -> StoreResult<()> {
         let starts = self.is_start_pending.get();
-        let writes = self.pending.take().prepare(|group| self.prepared_group(group))?;
+        let mut groups = self.pending.take().into_groups();
+        let is_alone = starts && groups.len() == 1;
+        groups.iter_mut().for_each(|group| group.is_batch = is_alone);
+        let writes = self.prepared_writes(groups)?;
         self.is_start_pending.set(false);
         self.deferring.set(false);
         self.clear_warning();
         let committed = self.with_session(async |session| {
             let client = &session.client;
+            if is_alone {
+                return writes.send(client).await;
+            }
             // In this order: the first poll of each sends its statements.
             let start = OptionFuture::from(starts.then(|| client.batch_execute(START)));
             let sent = join3(start, writes.send(client), client.batch_execute("COMMIT")).await;

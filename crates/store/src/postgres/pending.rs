@@ -12,8 +12,8 @@ use futures_util::future::join_all;
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
+use super::batches::ORDER_LOCK;
 use super::driver::PreparedStatement;
-use crate::StoreResult;
 use crate::sql::db::SqlValue;
 
 /// Rows and bytes at which deferred statements are sent. They bound the memory of a batch.
@@ -119,20 +119,16 @@ impl PendingWrites {
         self.rows >= MAX_ROWS || self.bytes >= MAX_BYTES
     }
 
-    /// Prepares the statements, as few as possible.
-    pub(super) fn prepare(
-        self,
-        prepare: impl Fn(&WriteGroup) -> StoreResult<Arc<PreparedStatement>>,
-    ) -> StoreResult<PreparedWrites> {
+    /// The statements to send, as few as possible.
+    pub(super) fn into_groups(self) -> Vec<WriteGroup> {
         let mut groups: Vec<WriteGroup> = Vec::new();
         for write in self.writes.into_iter().flat_map(PendingWrite::split) {
             match groups.last_mut().filter(|group| group.accepts(&write)) {
-                Some(group) => group.0.push(write),
-                None => groups.push(WriteGroup(vec![write])),
+                Some(group) => group.writes.push(write),
+                None => groups.push(WriteGroup { writes: vec![write], is_batch: false }),
             }
         }
-        let prepared = groups.into_iter().map(|group| Ok((prepare(&group)?, group)));
-        prepared.collect::<StoreResult<_>>().map(PreparedWrites)
+        groups
     }
 }
 
@@ -178,31 +174,41 @@ impl PendingWrite {
 
 /// Writes of different tables, which are sent as one statement: each one costs the server and this
 /// process a message and its answer.
-pub(super) struct WriteGroup(Vec<PendingWrite>);
+pub(super) struct WriteGroup {
+    writes: Vec<PendingWrite>,
+    /// Whether this is a whole batch, which is sent without a transaction around it.
+    pub(super) is_batch: bool,
+}
 
 /// Equal for groups with the same statement: the ids of their statements, and how many rows each
-/// must change.
-pub(super) type GroupKey = Vec<(usize, Option<u64>)>;
+/// must change; and whether they are a whole batch.
+pub(super) type GroupKey = (Vec<(usize, Option<u64>)>, bool);
 
 impl WriteGroup {
     /// Whether the result does not depend on the order of a write and those of the group.
     fn accepts(&self, write: &PendingWrite) -> bool {
         let table = |write: &PendingWrite| write.prepared.translation.table.clone();
         table(write).is_some()
-            && self.0.iter().all(|other| table(other).is_some_and(|it| Some(it) != table(write)))
+            && self.writes.iter().all(|other| table(other).is_some_and(|it| Some(it) != table(write)))
     }
 
     pub(super) fn key(&self) -> GroupKey {
-        self.0.iter().map(|write| (write.prepared.id, write.expected)).collect()
+        let writes = self.writes.iter().map(|write| (write.prepared.id, write.expected));
+        (writes.collect(), self.is_batch)
     }
 
     /// All writes as parts of one query. It fails by a division when one of them has changed
     /// another number of rows than expected, and outside of a batch: the statement that starts a
-    /// batch is sent before, and can fail.
+    /// batch is sent before, and can fail. A whole batch takes the lock first: conditions are
+    /// evaluated in their order, and a write runs when its rows are counted, or at the end.
     pub(super) fn sql(&self) -> String {
-        let (mut parts, mut conditions) = (Vec::new(), vec![IN_BATCH.to_owned()]);
+        let first_condition = match self.is_batch {
+            true => format!("{ORDER_LOCK} IS NOT NULL"),
+            false => IN_BATCH.to_owned(),
+        };
+        let (mut parts, mut conditions) = (Vec::new(), vec![first_condition]);
         let mut first = 1;
-        for (at, write) in self.0.iter().enumerate() {
+        for (at, write) in self.writes.iter().enumerate() {
             let (sql, expected) = write.sql(first);
             if !write.prepared.translation.is_write() {
                 return sql;
@@ -224,7 +230,7 @@ impl WriteGroup {
 }
 
 /// Deferred statements that the server knows.
-pub(super) struct PreparedWrites(Vec<(Arc<PreparedStatement>, WriteGroup)>);
+pub(super) struct PreparedWrites(pub(super) Vec<(Arc<PreparedStatement>, WriteGroup)>);
 
 impl PreparedWrites {
     /// Sends all statements at the first poll.
@@ -233,8 +239,8 @@ impl PreparedWrites {
     ///
     /// Also when a statement has changed another number of rows than expected.
     pub(super) async fn send(&self, client: &Client) -> Result<(), tokio_postgres::Error> {
-        let sent = self.0.iter().map(async |(prepared, WriteGroup(writes))| {
-            let values = writes.iter().flat_map(PendingWrite::values);
+        let sent = self.0.iter().map(async |(prepared, group)| {
+            let values = group.writes.iter().flat_map(PendingWrite::values);
             client.execute_raw(&prepared.statement, values.collect::<Vec<_>>()).await
         });
         join_all(sent).await.into_iter().try_for_each(|answer| answer.map(drop))
