@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use futures_util::future::join_all;
 use monoco_core::claim::{MailLocation, Workspace};
 use monoco_core::delivery::SendState;
 use monoco_core::erasure::{ERASED_TEXT, ErasedAuthors};
@@ -105,6 +106,22 @@ pub(crate) async fn messages_of_an_author_become_tombstones(home: &dyn TestHome)
     // By hand, a record can be unread again. It has nothing to read.
     dispatch(store, without_tunnel(chat("ann", &["bob"], "new"))).await;
     assert_eq!(leased_text(&lease_next_record(store, "bob", 600).await.unwrap()), "new");
+}
+
+/// A store can look up more records than one batch leases.
+pub(crate) async fn leases_after_an_erasure_return_no_erased_text(home: &dyn TestHome) {
+    let store = &*home.open().await;
+    for n in 0..20 {
+        let author = if n % 2 == 0 { "ann" } else { "cat" };
+        dispatch(store, without_tunnel(chat(author, &["bob"], &n.to_string()))).await;
+    }
+    join_all((0..4).map(|_| lease_next_record(store, "bob", 1))).await;
+    erase(store, &of(&["ann"])).await;
+    let mut texts = Vec::new();
+    while let Some(leased) = lease_next_record(store, "bob", 2).await {
+        texts.push(leased_text(&leased));
+    }
+    assert_eq!(texts, ["5", "7", "9", "11", "13", "15", "17", "19"]);
 }
 
 pub(crate) async fn unknown_person_is_reported_and_nothing_is_erased(store: &dyn Store) {

@@ -117,6 +117,7 @@ macro_rules! conformance_tests {
         crate::conformance::tests_of! { $home, records:
             concurrent_readers_lease_each_record_once,
             oldest_unread_record_is_leased_first,
+            records_that_change_between_leases_are_leased_as_they_are,
             record_lease_matches_the_core_state_machine,
             expired_lease_returns_record_to_unread,
             late_reader_is_rejected,
@@ -420,6 +421,7 @@ macro_rules! conformance_tests {
             contact_bindings_and_reasons_of_the_person_are_removed,
             ;
             messages_of_an_author_become_tombstones,
+            leases_after_an_erasure_return_no_erased_text,
             mail_of_several_authors_is_rewritten,
             attachments_without_other_references_are_deleted,
             letters_of_the_person_are_erased,

@@ -38,6 +38,33 @@ pub(crate) async fn oldest_unread_record_is_leased_first(store: &dyn Store) {
     assert_eq!(lease_next_record(store, "unknown", 2).await, None);
 }
 
+/// A store can look up more records than one batch leases.
+pub(crate) async fn records_that_change_between_leases_are_leased_as_they_are(store: &dyn Store) {
+    let batch = (0..40).map(|n| without_tunnel(chat("ann", &["bob"], &n.to_string()))).collect();
+    store.dispatch(batch, at(0)).await;
+    let (bob, filter) = (did("bob"), RecordFilter::default());
+    let waiting = store.records(&bob, BoxKind::Inbox, &filter, FULL_PAGE).await.unwrap();
+    let ids: Vec<_> = waiting.entries.iter().map(|record| record.id).collect();
+    let lease_together = async |count: usize| {
+        let leased = join_all((0..count).map(|_| lease_next_record(store, "bob", 1))).await;
+        let mut texts: Vec<usize> =
+            leased.iter().flatten().map(|next| leased_text(next).parse().unwrap()).collect();
+        texts.sort_unstable();
+        texts
+    };
+    assert_eq!(lease_together(8).await, (0..8).collect::<Vec<_>>());
+    store
+        .tag_record(ids[9], vec!["later".parse::<Tag>().unwrap()], Vec::new(), at(1))
+        .await
+        .unwrap();
+    mark(store, ids[10], ReadState::Archived, 1).await.unwrap();
+    mark(store, ids[3], ReadState::Unread, 1).await.unwrap();
+    dispatch_text(store, "40").await;
+    let expected: Vec<_> = [3, 8, 9].into_iter().chain(11..41).collect();
+    assert_eq!(lease_together(40).await, expected);
+    assert_eq!(store.record(ids[9]).await.unwrap().tags, ["later"]);
+}
+
 pub(crate) async fn record_lease_matches_the_core_state_machine(store: &dyn Store) {
     let msg = chat("ann", &["bob"], "hello");
     dispatch(store, without_tunnel(msg.clone())).await;

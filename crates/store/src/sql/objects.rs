@@ -285,6 +285,11 @@ pub(super) fn read_columns(row: &Row<'_>, first: usize) -> RowResult<ObjectColum
 }
 
 impl ObjectColumns {
+    /// The size of a body that is in its row.
+    pub(super) fn body_bytes(&self) -> usize {
+        self.body.as_ref().map_or(0, Vec::len)
+    }
+
     fn check(self, seq: i64) -> StoreResult<StoredObject> {
         let Self { hash, kind, body, erased_at, new } = self;
         let by = new.map(|(hash, kind)| object_id(seq, hash, &kind)).transpose()?;

@@ -217,6 +217,8 @@ pub(super) fn complete(
 
 /// Archives the records of an erased message that wait for a reader, and deletes its thread.
 pub(super) fn erase(tx: &mut Tx<'_>, object: i64, now: Timestamp) -> StoreResult<()> {
+    // They have texts.
+    tx.cache.unread.clear();
     let open = "SELECT seq FROM records WHERE object = ?1 AND state IN ('UNREAD', 'READING')";
     for seq in sql::numbers(tx.db, open, [object])? {
         let found = tx.db.unless_damaged("record", seq, by_seq(tx.db, seq))?;
@@ -259,6 +261,7 @@ fn set_tags(
         let sql = "INSERT INTO record_tags (owner, box, tag, record) VALUES (?1, ?2, ?3, ?4)";
         sql::execute(tx.db, sql, params![owner, kind, tag.as_str(), record.seq])?;
     }
+    tx.cache.unread.clear();
     let json = if tags.is_empty() { None } else { Some(sql::as_json(&tags)?) };
     let sql = "
         UPDATE records SET tags = ?3, updated_at = ?4, revision = revision + 1

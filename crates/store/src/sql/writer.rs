@@ -98,6 +98,7 @@ impl Tx<'_> {
     /// forget their records with the address book.
     pub(super) fn replace_known_object(&mut self) {
         self.cache.objects.clear();
+        self.cache.unread.clear();
         self.cache.leased.clear();
         self.effects.address_book = true;
     }
@@ -146,7 +147,8 @@ pub(super) struct RowCache {
     pub(super) address_book: AddressCache,
     /// Objects that were looked up for the current batch.
     pub(super) objects: KnownObjects,
-    /// The oldest unread records of boxes that were looked up for the current batch.
+    /// The oldest unread records of boxes that were looked up: the current batch leases some, and later
+    /// ones the others.
     pub(super) unread: HashMap<(i64, BoxKind), VecDeque<UnreadRecord>>,
     /// The last records that were leased: those of the box before them are not unread.
     pub(super) leased_up_to: HashMap<(i64, BoxKind), i64>,
@@ -177,12 +179,12 @@ impl RowCache {
     /// parties and sessions are never deleted.
     fn start_batch(&mut self, others: OtherCommits) {
         self.objects.clear();
-        self.unread.clear();
         self.external_ids.clear();
         self.windows.clear();
         self.deliveries.clear();
         self.duty = None;
         if others != OtherCommits::None {
+            self.unread.clear();
             self.leased_up_to.clear();
             self.day = None;
             self.reserved_mail_numbers = None;
@@ -195,12 +197,11 @@ impl RowCache {
 
     fn limit_size(&mut self) {
         let most = self.parties.len().max(self.sessions.len()).max(self.boxes.len());
-        let most = most.max(self.leased.len()).max(self.leased_up_to.len());
+        let most = most.max(self.leased.len()).max(self.leased_up_to.len()).max(self.unread.len());
         if most.max(self.address_book.size()) > MAX_CACHED_ROWS {
             // The others are those of the current batch.
             *self = Self {
                 objects: std::mem::take(&mut self.objects),
-                unread: std::mem::take(&mut self.unread),
                 external_ids: std::mem::take(&mut self.external_ids),
                 windows: std::mem::take(&mut self.windows),
                 deliveries: std::mem::take(&mut self.deliveries),

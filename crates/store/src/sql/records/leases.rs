@@ -46,6 +46,12 @@ pub(in crate::sql) enum LeaseEndCause<'a> {
     HolderGone(&'a str),
 }
 
+/// Records that are looked up for each one that a batch leases.
+const LOOKED_UP_PER_LEASE: usize = 8;
+
+/// Maximum size of the messages that are looked up for later batches.
+const MAX_UNREAD_BYTES: usize = 1 << 20;
+
 /// The query for the records of a box that can be leased, after a number, with their messages. A single
 /// index seek, however many records there are. The state is compared as a range, so that it counts for
 /// the order: otherwise PostgreSQL can choose the primary key, and pass all records that were read.
@@ -71,6 +77,12 @@ pub(in crate::sql) struct UnreadRecord {
     columns: ObjectColumns,
 }
 
+impl UnreadRecord {
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.columns.body_bytes()
+    }
+}
+
 /// The oldest unread records of a box.
 fn unread(
     tx: &Tx<'_>,
@@ -86,7 +98,9 @@ fn unread(
     })
 }
 
-/// Looks up the oldest unread records of a box, of which several commands lease one each.
+/// Looks up the oldest unread records of a box, of which several commands lease one each, and some
+/// for later batches. A record that changes meanwhile has another revision: its lease fails, and the
+/// batch is run again.
 pub(in crate::sql) fn look_up_unread(
     tx: &mut Tx<'_>,
     owner: &Did,
@@ -94,7 +108,17 @@ pub(in crate::sql) fn look_up_unread(
     count: usize,
 ) -> StoreResult<()> {
     let Some(owner) = contacts::find_party_id(tx, owner)? else { return Ok(()) };
-    let found = unread(tx, owner, box_kind, count)?;
+    if tx.cache.unread.get(&(owner, box_kind)).is_some_and(|known| known.len() >= count) {
+        return Ok(());
+    }
+    let mut found = unread(tx, owner, box_kind, count.saturating_mul(LOOKED_UP_PER_LEASE))?;
+    let mut bytes = tx.cache.unread.values().flatten().map(UnreadRecord::bytes).sum::<usize>();
+    let fits = found.iter().take_while(|record| {
+        bytes += record.bytes();
+        bytes <= MAX_UNREAD_BYTES
+    });
+    let fitting = fits.count();
+    found.truncate(fitting.max(count));
     tx.cache.unread.insert((owner, box_kind), found.into());
     Ok(())
 }
