@@ -189,7 +189,10 @@ impl WriteGroup {
     fn accepts(&self, write: &PendingWrite) -> bool {
         let table = |write: &PendingWrite| write.prepared.translation.table.clone();
         table(write).is_some()
-            && self.writes.iter().all(|other| table(other).is_some_and(|it| Some(it) != table(write)))
+            && self
+                .writes
+                .iter()
+                .all(|other| table(other).is_some_and(|it| Some(it) != table(write)))
     }
 
     pub(super) fn key(&self) -> GroupKey {

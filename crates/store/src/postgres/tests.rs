@@ -248,6 +248,38 @@ async fn terminated_sessions_lose_and_repeat_nothing() {
     assert_eq!(store.health(), StoreHealth::Ok);
 }
 
+/// Rows that a waiting batch has written would be locked, and two batches could wait for each other.
+#[tokio::test]
+async fn batch_without_reads_waits_for_its_turn_before_it_writes() {
+    let home = home();
+    let store = home.store("a");
+    // The first batch reads what the others know.
+    store.set_event_cursor("reader", 1).await.unwrap();
+    let admin = Connector::new(&home.url, &home.schema).unwrap().connect().await.unwrap();
+    let lock = format!("SELECT {}", batches::ORDER_LOCK.replace("_xact_", "_"));
+    admin.client.batch_execute(&lock).await.unwrap();
+    let mut write = pin!(store.set_event_cursor("reader", 2));
+    let sql = "SELECT query, backend_xid IS NULL FROM pg_stat_activity
+                WHERE wait_event = 'advisory' AND application_name = $1";
+    let waiting = async {
+        loop {
+            let found = admin.client.query_opt(sql, &[&home.schema]).await.unwrap();
+            if let Some(row) = found {
+                return (row.get::<_, String>(0), row.get::<_, bool>(1));
+            }
+        }
+    };
+    let (query, has_written_nothing) = tokio::select! {
+        result = &mut write => panic!("committed without its turn: {result:?}"),
+        found = waiting => found,
+    };
+    assert!(query.starts_with("WITH "), "{query}");
+    assert!(has_written_nothing, "{query}");
+    admin.client.batch_execute("SELECT pg_advisory_unlock_all()").await.unwrap();
+    write.await.unwrap();
+    assert_eq!(store.event_cursor("reader").await.unwrap(), Some(2));
+}
+
 /// The sessions of a store that wait for a standby.
 async fn waiting_for_standby(admin: &connect::PgSession, schema: &str) -> Vec<i32> {
     let sql = "SELECT pid FROM pg_stat_activity
