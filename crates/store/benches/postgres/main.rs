@@ -1,13 +1,14 @@
 //! Measures the store on PostgreSQL beside plain tables on the same server, and beside SQLite.
 //!
 //! One server is started for the run, with its default durability: a commit returns after it is
-//! synced. Another one has a synchronous standby on the same machine. Run it with `./bench --only postgres` from the root of the repository; progress goes to
-//! stderr, Markdown tables to stdout.
+//! synced. Another one has a synchronous standby on the same machine. Run it with
+//! `./bench --only postgres` from the root of the repository; progress goes to stderr, Markdown tables
+//! to stdout.
 //!
 //! # Reading order
 //!
 //! * [`contender`]: the measurements of every contender.
-//! * [`tables`]: plain tables, with one writer and group commit.
+//! * [`tables`]: plain tables, with group commit, by one writer or by several in order.
 //! * [`skip_locked`]: a queue in one table, with a connection per client.
 //! * [`store`]: Monoco, on SQLite and with 1, 2 and 4 couriers on PostgreSQL.
 //! * [`servers`]: the server, and the one with a synchronous standby.
@@ -75,9 +76,11 @@ use store::StoreContender;
 use table::Table;
 
 /// All contenders, in the order of the rows.
-const NAMES: [&str; 7] = [
+const NAMES: [&str; 9] = [
     tables::ONE,
     tables::THREE,
+    tables::TWO_IN_ORDER,
+    tables::FOUR_IN_ORDER,
     skip_locked::NAME,
     "monoco, SQLite",
     "monoco, PostgreSQL",
@@ -163,17 +166,15 @@ fn measure_all(
     Ok(table)
 }
 
-fn contender(name: &str, dir: &Path, server: &Servers) -> Result<Box<dyn Contender>> {
+fn contender(name: &'static str, dir: &Path, server: &Servers) -> Result<Box<dyn Contender>> {
     let url = &server.url;
     let couriers = match name {
-        tables::ONE | tables::THREE => {
-            return measured(tables::Tables::new(url, name == tables::THREE)?);
-        }
-        skip_locked::NAME => return measured(skip_locked::SkipLocked::new(url)?),
-        "monoco, SQLite" => return measured(StoreContender::new(dir)?),
         "monoco, 2 couriers" => 2,
         "monoco, 4 couriers" => 4,
-        _ => 1,
+        skip_locked::NAME => return measured(skip_locked::SkipLocked::new(url)?),
+        "monoco, SQLite" => return measured(StoreContender::new(dir)?),
+        "monoco, PostgreSQL" => 1,
+        _ => return measured(tables::Tables::new(url, name)?),
     };
     let (url, durability) = (Arc::clone(url), server.durability());
     let open = move |dir: &Path| open_couriers(&url, &new_schema(), couriers, durability, dir);
