@@ -31,6 +31,7 @@ use bulk_index::{BulkIndexes, RecentEntries};
 use damage::DamagedRows;
 use db::{Db, TxControl, TxStatus, params};
 use objects::ObjectBody;
+use result_slot::ResultSlot;
 use writer::{Tx, Writer, WriterChannels};
 
 mod address_book;
@@ -62,6 +63,7 @@ pub(crate) mod objects;
 mod purged_files;
 mod records;
 mod restore;
+mod result_slot;
 mod retention;
 pub(crate) mod rows;
 mod search;
@@ -208,9 +210,10 @@ impl SqlStore {
         &self,
         work: impl FnOnce(&Db) -> StoreResult<T> + Send + 'static,
     ) -> StoreResult<T> {
-        let _permit = self.readers.permits.acquire().await.map_err(|_| closed())?;
-        let readers = Arc::clone(&self.readers);
-        tokio::task::spawn_blocking(move || readers.with(work)).await.map_err(|_| closed())?
+        let result = ResultSlot::new();
+        let slot = result.share();
+        self.readers.run(Box::new(move |db| slot.put(work(db)))).await?;
+        result.take()
     }
 
     /// Like [`Self::read`], for `work` that looks up objects by hash.
@@ -363,7 +366,23 @@ impl ReaderSource {
     }
 }
 
+/// The work of a read, which keeps its result.
+type ReadWork = Box<dyn FnOnce(&Db) + Send>;
+
 impl Readers {
+    /// Runs `work` on a connection, in one snapshot, on a thread that may wait for the disk.
+    async fn run(self: &Arc<Self>, work: ReadWork) -> StoreResult<()> {
+        let _permit = self.permits.acquire().await.map_err(|_| closed())?;
+        let readers = Arc::clone(self);
+        let read = move || {
+            readers.with(|db| {
+                work(db);
+                Ok(())
+            })
+        };
+        tokio::task::spawn_blocking(read).await.map_err(|_| closed())?
+    }
+
     pub(crate) fn with<T>(&self, work: impl FnOnce(&Db) -> StoreResult<T>) -> StoreResult<T> {
         // One snapshot for all statements: between two of them the writer could move a row
         // from a part that is not read yet to a part that is.

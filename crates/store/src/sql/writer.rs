@@ -36,8 +36,9 @@ use super::inbound::{self, KnownWindows, WindowLookup};
 use super::letters::rows::LetterHead;
 use super::objects::{self, KnownObjects};
 use super::records::{self, UnreadRecord};
+use super::result_slot::ResultSlot;
 use super::sessions::SessionChanges;
-use super::{deliveries, events, files};
+use super::{closed, deliveries, events, files};
 use crate::postgres::{BatchStart, OtherCommits, PendingHints};
 use crate::sqlite::{DatabaseFile, WalSize};
 use crate::{BoxHint, StoreError, StoreHealth, StoreResult};
@@ -374,18 +375,8 @@ impl WriterChannels {
 /// Handle to the writer thread.
 #[derive(Debug)]
 pub(super) struct Writer {
-    queue: Option<mpsc::Sender<Box<dyn QueuedCommand>>>,
+    queue: Option<mpsc::Sender<WriteCommand>>,
     thread: Option<thread::JoinHandle<()>>,
-}
-
-/// A command in the queue, with its caller waiting for the result.
-trait QueuedCommand: Send {
-    /// Runs the command. Returns whether it succeeded.
-    fn run(&mut self, tx: &mut Tx<'_>) -> bool;
-    /// What the command looks up.
-    fn lookups(&self) -> &Lookups;
-    /// Sends the result to the caller, after the commit succeeded or failed.
-    fn answer(self: Box<Self>, commit: &StoreResult<()>);
 }
 
 /// What a command looks up. PostgreSQL finds it for all waiting commands together.
@@ -409,36 +400,33 @@ impl Lookups {
     }
 }
 
-struct WriteCommand<T, F> {
-    work: F,
+/// The work of a command. Stores its result where the caller finds it, and returns whether it
+/// succeeded.
+type WriteWork = Box<dyn FnMut(&mut Tx<'_>) -> bool + Send>;
+
+/// A command in the queue, with its caller waiting for the commit. One type for commands with any
+/// result: the code of the queue is compiled once.
+struct WriteCommand {
+    work: WriteWork,
     lookups: Lookups,
-    result: Option<StoreResult<T>>,
-    reply: oneshot::Sender<StoreResult<T>>,
+    /// Why the last run has no result.
+    missing: Option<&'static str>,
+    reply: oneshot::Sender<StoreResult<()>>,
 }
 
-impl<T, F> QueuedCommand for WriteCommand<T, F>
-where
-    T: Send,
-    F: Fn(&mut Tx<'_>) -> StoreResult<T> + Send,
-{
+impl WriteCommand {
+    /// Runs the command. Returns whether it succeeded.
     fn run(&mut self, tx: &mut Tx<'_>) -> bool {
-        let result = catch_unwind(AssertUnwindSafe(|| (self.work)(tx))).unwrap_or_else(|_| {
-            Err(StoreError::Unavailable("a store command panicked; see the log".to_owned()))
-        });
-        let succeeded = result.is_ok();
-        self.result = Some(result);
-        succeeded
+        let succeeded = catch_unwind(AssertUnwindSafe(|| (self.work)(tx)));
+        self.missing = succeeded.is_err().then_some("a store command panicked; see the log");
+        succeeded.unwrap_or(false)
     }
 
-    fn lookups(&self) -> &Lookups {
-        &self.lookups
-    }
-
-    fn answer(self: Box<Self>, commit: &StoreResult<()>) {
-        let answer = match (commit, self.result) {
-            (Ok(()), Some(result)) => result,
-            (Err(error), _) => Err(error.clone()),
-            (Ok(()), None) => Err(StoreError::Unavailable("the command was not run".to_owned())),
+    /// Tells the caller whether the commit succeeded.
+    fn answer(self, commit: &StoreResult<()>) {
+        let answer = match (commit, self.missing) {
+            (Ok(()), Some(why)) => Err(StoreError::Unavailable(why.to_owned())),
+            (commit, _) => commit.clone(),
         };
         // Dropped before the answer, so that the caller holds the last reference to shared
         // arguments and frees them.
@@ -489,18 +477,31 @@ impl Writer {
         lookups: Lookups,
         work: impl Fn(&mut Tx<'_>) -> StoreResult<T> + Send + 'static,
     ) -> StoreResult<T> {
-        let closed = || StoreError::Unavailable("the store is closed".to_owned());
+        let result = ResultSlot::new();
+        let slot = result.share();
+        let work = move |tx: &mut Tx<'_>| {
+            let result = work(tx);
+            let succeeded = result.is_ok();
+            slot.put(result);
+            succeeded
+        };
+        self.commit(lookups, Box::new(work)).await?;
+        result.take()
+    }
+
+    /// Runs `work` in the next transaction, and returns after the commit.
+    async fn commit(&self, lookups: Lookups, work: WriteWork) -> StoreResult<()> {
         let (reply, answer) = oneshot::channel();
-        let command = WriteCommand { work, lookups, result: None, reply };
+        let missing = Some("the command was not run");
+        let command = WriteCommand { work, lookups, missing, reply };
         let queue = self.queue.as_ref().ok_or_else(closed)?;
-        queue.send(Box::new(command)).await.map_err(|_| closed())?;
+        queue.send(command).await.map_err(|_| closed())?;
         answer.await.map_err(|_| closed())?
     }
 
     /// Rewrites the database without its unused parts, between two commits. Queued commands wait
     /// meanwhile.
     pub(super) async fn compact(&self, channels: &WriterChannels) -> StoreResult<()> {
-        let closed = || StoreError::Unavailable("the store is closed".to_owned());
         let (caller, done) = oneshot::channel();
         *channels.compaction.lock().map_err(|_| closed())? = Some(caller);
         // The thread looks after the next commit.
@@ -545,7 +546,7 @@ impl Drop for Writer {
     }
 }
 
-type Batch = Vec<Box<dyn QueuedCommand>>;
+type Batch = Vec<WriteCommand>;
 
 /// State of the writer thread.
 struct WriterThread {
@@ -556,7 +557,7 @@ struct WriterThread {
     wal: Option<Arc<WalSize>>,
     policy: watch::Receiver<Arc<ApprovalPolicy>>,
     /// The first command of the next batch, if it was taken from the queue already.
-    postponed: Option<Box<dyn QueuedCommand>>,
+    postponed: Option<WriteCommand>,
     /// Whether messages are assumed to be new instead of looked up. A unique index of PostgreSQL
     /// rejects a message that is not.
     assumes_new_objects: bool,
@@ -567,11 +568,7 @@ struct WriterThread {
 }
 
 impl WriterThread {
-    fn run(
-        mut self,
-        mut commands: mpsc::Receiver<Box<dyn QueuedCommand>>,
-        channels: &WriterChannels,
-    ) {
+    fn run(mut self, mut commands: mpsc::Receiver<WriteCommand>, channels: &WriterChannels) {
         let mut full_until = None;
         while let Some(first) = self.postponed.take().or_else(|| commands.blocking_recv()) {
             if let StoreHealth::Broken(why) = channels.health() {
@@ -618,7 +615,7 @@ impl WriterThread {
     /// Waits a moment for the callers that the last batch has answered: most come again at once, and a
     /// commit costs the same for one of them as for all. Without it, the first one has a commit of
     /// its own, and the others wait for it. Couriers that take turns wait for each other anyway.
-    fn wait_for_callers(&self, commands: &mpsc::Receiver<Box<dyn QueuedCommand>>) {
+    fn wait_for_callers(&self, commands: &mpsc::Receiver<WriteCommand>) {
         let (callers, took) = self.last_batch;
         let waits = self.db.as_postgres().is_some_and(|db| !db.takes_turns());
         let deadline = Instant::now() + (took / GROUP_WAIT_PART).min(MAX_GROUP_WAIT);
@@ -648,8 +645,8 @@ impl WriterThread {
     /// again on another one, unless they are found to be committed.
     fn commit_batch(
         &mut self,
-        first: Box<dyn QueuedCommand>,
-        commands: &mut mpsc::Receiver<Box<dyn QueuedCommand>>,
+        first: WriteCommand,
+        commands: &mut mpsc::Receiver<WriteCommand>,
         channels: &WriterChannels,
     ) -> (Batch, CommitEffects, StoreResult<()>) {
         let mut batch = vec![first];
@@ -694,7 +691,7 @@ impl WriterThread {
     fn run_batch(
         &mut self,
         batch: &mut Batch,
-        commands: &mut mpsc::Receiver<Box<dyn QueuedCommand>>,
+        commands: &mut mpsc::Receiver<WriteCommand>,
         effects: &mut CommitEffects,
     ) -> StoreResult<()> {
         let mut committed = self.run_together(batch, Some(commands), effects);
@@ -724,7 +721,7 @@ impl WriterThread {
     fn run_together(
         &mut self,
         batch: &mut Batch,
-        commands: Option<&mut mpsc::Receiver<Box<dyn QueuedCommand>>>,
+        commands: Option<&mut mpsc::Receiver<WriteCommand>>,
         effects: &mut CommitEffects,
     ) -> StoreResult<bool> {
         let committed = match self.run_commands(batch, commands, effects) {
@@ -775,7 +772,7 @@ impl WriterThread {
     fn run_commands(
         &mut self,
         batch: &mut Batch,
-        mut commands: Option<&mut mpsc::Receiver<Box<dyn QueuedCommand>>>,
+        mut commands: Option<&mut mpsc::Receiver<WriteCommand>>,
         effects: &mut CommitEffects,
     ) -> StoreResult<bool> {
         let is_postgres = self.db.as_postgres().is_some();
@@ -795,10 +792,10 @@ impl WriterThread {
             if command.run(&mut tx) {
                 effects.add(tx.effects);
                 // Commands of other kinds can change them.
-                if command.lookups().windows.is_empty() {
+                if command.lookups.windows.is_empty() {
                     self.cache.windows.clear();
                 }
-                if command.lookups().delivery.is_none() {
+                if command.lookups.delivery.is_none() {
                     self.cache.deliveries.clear();
                 }
             } else {
@@ -818,7 +815,7 @@ impl WriterThread {
     /// those that need no other query.
     fn receive(
         &mut self,
-        commands: &mut mpsc::Receiver<Box<dyn QueuedCommand>>,
+        commands: &mut mpsc::Receiver<WriteCommand>,
         batch: &mut Batch,
         at: usize,
     ) {
@@ -835,7 +832,7 @@ impl WriterThread {
                 return;
             }
             let Ok(command) = commands.try_recv() else { return };
-            if is_postgres && at > 0 && command.lookups().unread.is_some() {
+            if is_postgres && at > 0 && command.lookups.unread.is_some() {
                 self.postponed = Some(command);
             } else {
                 batch.push(command);
@@ -844,21 +841,21 @@ impl WriterThread {
     }
 
     /// Reads what several commands look up.
-    fn look_up(&mut self, commands: &[Box<dyn QueuedCommand>]) -> StoreResult<()> {
-        let hashes = commands.iter().flat_map(|command| command.lookups().objects.iter().copied());
+    fn look_up(&mut self, commands: &[WriteCommand]) -> StoreResult<()> {
+        let hashes = commands.iter().flat_map(|command| command.lookups.objects.iter().copied());
         if self.assumes_new_objects {
             self.cache.objects.assume_new(hashes);
         } else {
             objects::look_up(&self.db, &mut self.cache.objects, hashes.collect())?;
         }
-        let ids = commands.iter().flat_map(|command| command.lookups().external_ids.iter());
+        let ids = commands.iter().flat_map(|command| command.lookups.external_ids.iter());
         external_ids::look_up(&self.db, &mut self.cache.external_ids, ids.copied().collect())?;
-        let windows: Vec<_> = commands.iter().flat_map(|it| it.lookups().windows.iter()).collect();
+        let windows: Vec<_> = commands.iter().flat_map(|it| it.lookups.windows.iter()).collect();
         inbound::look_up_windows(&mut self.tx(false), &windows)?;
-        let ids: Vec<_> = commands.iter().filter_map(|it| it.lookups().delivery).collect();
+        let ids: Vec<_> = commands.iter().filter_map(|it| it.lookups.delivery).collect();
         deliveries::look_up(&mut self.tx(false), &ids)?;
         let mut boxes = HashMap::<_, usize>::new();
-        for unread in commands.iter().filter_map(|command| command.lookups().unread.as_ref()) {
+        for unread in commands.iter().filter_map(|command| command.lookups.unread.as_ref()) {
             *boxes.entry(unread).or_default() += 1;
         }
         for ((owner, box_kind), count) in boxes.into_iter().filter(|(_, count)| *count > 1) {
