@@ -1,5 +1,7 @@
 //! Tasks that are stopped together.
 
+use std::pin::Pin;
+
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -13,6 +15,8 @@ pub struct TaskGroup {
 impl TaskGroup {
     /// Starts a task. It must end soon after `stop` is cancelled.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        // Of one type, so that the code of tasks is compiled once and not for each of them.
+        let task: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(task);
         self.tasks.spawn(task);
     }
 

@@ -4,10 +4,12 @@
 //! request over TCP passes `guard` or `remote_guard`, which finds its caller; `access` checks that the caller may
 //! use the route. Every error is built in [`error`].
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::handler::Handler;
 use axum::http::{HeaderValue, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
@@ -123,6 +125,21 @@ macro_rules! access {
     ($($scope:ident)|+) => { RouteAccess::OneOf(&[$(Scope::$scope),+]) };
 }
 
+/// The handler of a route. All have one type, so that what the router does with a handler is
+/// compiled once, and not for each route.
+#[derive(Clone, Copy)]
+struct RouteHandler(fn(Request, SharedApi) -> HandlerFuture);
+
+type HandlerFuture = Pin<Box<dyn Future<Output = Response> + Send>>;
+
+impl Handler<(), SharedApi> for RouteHandler {
+    type Future = HandlerFuture;
+
+    fn call(self, request: Request, api: SharedApi) -> HandlerFuture {
+        (self.0)(request, api)
+    }
+}
+
 /// Declares the routes once: for the router with the access to each, and in tests for the
 /// OpenAPI document.
 macro_rules! routes {
@@ -130,7 +147,12 @@ macro_rules! routes {
         fn routes() -> Router<SharedApi> {
             Router::new()$(.route(
                 $path,
-                restricted(axum::routing::$method($module::$handler), access!($($access)+)),
+                restricted(
+                    axum::routing::$method(RouteHandler(|request, api| {
+                        Handler::call($module::$handler, request, api)
+                    })),
+                    access!($($access)+),
+                ),
             ))+
         }
 
