@@ -191,10 +191,24 @@ impl Client {
         path: &str,
         body: Option<Body<'_>>,
     ) -> Result<T, CliError> {
+        let bytes = self.exchange(method, path, body).await?;
+        // An empty body is read as `null`.
+        let json = if bytes.is_empty() { b"null" } else { &bytes[..] };
+        serde_json::from_slice(json).map_err(|error| CliError::invalid_response(&error))
+    }
+
+    /// Sends a request, and reads the body of the successful response. Does not depend on the type that
+    /// the body has, so that it is compiled once.
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Body<'_>>,
+    ) -> Result<Bytes, CliError> {
         let route = path.split('?').next().unwrap_or(path);
         let limit = server::handler_timeout(route).saturating_add(RESPONSE_MARGIN);
         self.within(limit, async {
-            parse(self.send(method, path, body, "application/json").await?).await
+            successful(self.send(method, path, body, "application/json").await?).await
         })
         .await
     }
@@ -296,13 +310,6 @@ impl<'a> Body<'a> {
         let text = text.map_err(|error| CliError::usage(format!("invalid request: {error}")))?;
         Ok(Self { bytes: text.into(), media_type: "application/json", key })
     }
-}
-
-/// Parses the JSON of a successful response. An empty body is read as `null`.
-async fn parse<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, CliError> {
-    let bytes = successful(response).await?;
-    let json = if bytes.is_empty() { b"null" } else { &bytes[..] };
-    serde_json::from_slice(json).map_err(|error| CliError::invalid_response(&error))
 }
 
 /// Reads the body of a successful response.

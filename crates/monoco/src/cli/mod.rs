@@ -5,6 +5,7 @@
 //! courier and prints the response; it makes no decisions.
 
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -385,6 +386,8 @@ fn run(cli: Cli, format: OutputFormat) -> Result<(), CliError> {
 
 /// Runs an asynchronous command. A single-threaded runtime is enough and starts faster.
 fn block_on(command: impl Future<Output = Result<(), CliError>>) -> Result<(), CliError> {
+    // Of one type, so that the code of the runtime is compiled once and not for each command.
+    let command: Pin<Box<dyn Future<Output = _>>> = Box::pin(command);
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
 }
 
