@@ -76,9 +76,10 @@ use store::StoreContender;
 use table::Table;
 
 /// All contenders, in the order of the rows.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     tables::ONE,
     tables::THREE,
+    tables::IN_ORDER,
     tables::TWO_IN_ORDER,
     tables::FOUR_IN_ORDER,
     skip_locked::NAME,

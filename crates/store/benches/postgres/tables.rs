@@ -22,6 +22,7 @@ pub const THREE: &str = "three tables";
 
 /// Writers of the same tables, which commit one after the other, so that numbers follow commits: the
 /// least that couriers need which share a database.
+pub const IN_ORDER: &str = "three tables, in order";
 pub const TWO_IN_ORDER: &str = "three tables, 2 in order";
 pub const FOUR_IN_ORDER: &str = "three tables, 4 in order";
 

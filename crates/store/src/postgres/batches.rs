@@ -66,7 +66,7 @@ const DELETE_COMMITS: &str = "DELETE FROM commits WHERE seq <= ?1";
 const DELETE_BATCHES: &str = "DELETE FROM batches WHERE courier = ?1 AND boot = ?2 AND n < ?3";
 
 /// Batches that wait for their lock before they run, after another courier has committed.
-const BATCHES_AFTER_OTHERS: u32 = 32;
+pub(super) const BATCHES_AFTER_OTHERS: u32 = 32;
 
 /// How a batch starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
