@@ -166,6 +166,10 @@ fn replace_measured(value: &mut Value) {
                 map.insert("status".to_owned(), json!("hearing"));
                 map.retain(|key, _| !key.starts_with("last_error"));
             }
+            // A tunnel that has just been resumed may not listen yet.
+            if map.get("mode") == Some(&json!("memory")) && map["status"] == "down" {
+                map.insert("status".to_owned(), json!("quiet"));
+            }
             for (key, value) in map {
                 let measured = MEASURED.iter().find(|(name, _)| name == key);
                 if key == "generation" {
