@@ -28,7 +28,7 @@ impl<T> ResultSlot<T> {
         }
     }
 
-    /// Takes the result.
+    /// Takes the result that the other thread has put.
     ///
     /// # Errors
     ///
