@@ -22,6 +22,14 @@ CREATE TABLE commits (
     book      BIGINT NOT NULL                -- the newest commit that changed the address book
 );
 
+-- Takes the lock of the writers, and returns the newest commit. This is a query of its own, so that it
+-- finds what was committed while the statement around it waited for the lock.
+CREATE FUNCTION take_turn() RETURNS SETOF commits LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(1297040201, hashtext(current_schema()));
+    RETURN QUERY SELECT seq, numbers, book FROM commits ORDER BY seq DESC LIMIT 1;
+END $$;
+
 -- The lock of the writers keeps both unique (src/postgres/batches.rs). Messages are assumed to be
 -- new, and the first index rejects those that are not.
 -- The hash in two parts, so that no plan scans the index for the second one.

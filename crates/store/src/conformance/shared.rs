@@ -76,6 +76,7 @@ macro_rules! shared_tests {
             cut_commit_is_done_once_and_answered,
             burst_of_couriers_that_take_turns_keeps_numbers_dense,
             cut_commit_of_couriers_that_take_turns_is_done_once,
+            dispatches_of_couriers_that_take_turns_are_done_once,
             file_that_another_courier_refers_to_during_an_erasure_stays,
             file_that_another_courier_has_erased_must_be_stored_again,
             erasure_of_both_couriers_leaves_no_file,
@@ -423,6 +424,44 @@ pub(crate) async fn cut_commit_of_couriers_that_take_turns_is_done_once(home: &d
     }
     assert_eq!(inbox_size(&*b, "bob").await, 3 * 4);
     assert_dense(&*b).await;
+    assert_eq!(a.counts().await.unwrap(), recount(&*b, &["ann", "bob"], &[]).await);
+}
+
+/// Both couriers add to one conversation, for long enough that they have found out that they take
+/// turns. Now and then one loses its connection.
+pub(crate) async fn dispatches_of_couriers_that_take_turns_are_done_once(home: &dyn SharedHome) {
+    const ROUNDS: usize = 120;
+    let (a, b) = both(home).await;
+    add_local_contact(&*a, "bob").await;
+    let mut newest = a.newest_event();
+    for round in 0..ROUNDS {
+        if round >= ROUNDS / 2 && round.is_multiple_of(10) {
+            home.cut("a", CutPoint::ALL[round / 10 % CutPoint::ALL.len()]);
+        }
+        let dispatch = async |n: usize| {
+            let (store, courier) = if n.is_multiple_of(2) { (&*a, "a") } else { (&*b, "b") };
+            dispatch_text(store, &format!("{round} {courier} {n}")).await
+        };
+        assert_eq!(join_all((0..6).map(dispatch)).await, ["bob/INBOX"; 6], "{round}");
+    }
+    let sent = ROUNDS * 6;
+    for store in [&*a, &*b] {
+        assert_eq!(dispatch_text(store, "5 a 0").await, "again: bob/INBOX");
+    }
+    b.set_block(&did("ann"), &did("bob"), true, at(0)).await.unwrap();
+    assert_eq!(dispatch_text(&*a, "after the block").await, "blocked");
+
+    assert_eq!(inbox_size(&*b, "bob").await, sent);
+    assert_dense(&*b).await;
+    let last = b.events(0, 10_000).await.unwrap().last().unwrap().seq;
+    timeout(PATIENCE, newest.wait_for(|newest| *newest >= last)).await.unwrap().unwrap();
+    assert_eq!(*newest.borrow(), last);
+    let sessions = a.sessions(&did("bob"), FULL_PAGE).await.unwrap().entries;
+    assert_eq!(sessions.iter().map(|session| session.unread).collect::<Vec<_>>(), [sent]);
+    let entries = a.session(&did("bob"), &did("ann"), FULL_PAGE).await.unwrap().entries;
+    let seqs: Vec<i64> = entries.iter().map(|entry| entry.record.seq).collect();
+    assert_eq!(seqs, (1..=i64::try_from(sent).unwrap()).collect::<Vec<_>>());
+    assert_eq!(sessions[0].last.record.seq, seqs[seqs.len() - 1]);
     assert_eq!(a.counts().await.unwrap(), recount(&*b, &["ann", "bob"], &[]).await);
 }
 

@@ -15,6 +15,10 @@
 //! that no other courier has committed meanwhile. If one has, the next number exists in `commits`, and
 //! the batch is run again. Where couriers take turns, a batch waits for its lock before it runs.
 //!
+//! Batches of dispatches do not wait there. They run with relative numbers of their rows, which the
+//! server adds to those of the newest commit once the statement has the lock. Only a change of the
+//! address book, by which they have been routed, makes them run again.
+//!
 //! When the connection is lost during `COMMIT`, the transaction is committed or not. The batch is
 //! run again with the same n, whose row is inserted first then: that waits for an older transaction
 //! with the same n. If the row in `batches` exists, the batch is committed, and the
@@ -26,8 +30,9 @@ use std::sync::Arc;
 
 use super::PostgresOptions;
 use super::connect::{Connector, quoted_text};
-use super::driver::{PgConnection, WRITER_SETTINGS};
+use super::driver::{PgConnection, RowNumbers, WRITER_SETTINGS};
 use super::failpoints::Failpoint;
+use super::pending::RelativeBatch;
 use crate::sql::db::{Params, TxControl, TxStatus, params};
 use crate::{StoreError, StoreResult};
 
@@ -68,6 +73,17 @@ const DELETE_BATCHES: &str = "DELETE FROM batches WHERE courier = ?1 AND boot = 
 /// Batches that wait for their lock before they run, after another courier has committed.
 pub(super) const BATCHES_AFTER_OTHERS: u32 = 32;
 
+/// What is assumed about a batch before it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Assumption {
+    Nothing,
+    /// No other courier commits meanwhile, unless one has committed shortly before.
+    Undisturbed,
+    /// The commands read nothing and need no numbers of their rows, so that other couriers can commit
+    /// meanwhile.
+    Independent,
+}
+
 /// How a batch starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BatchStart {
@@ -100,6 +116,7 @@ pub(super) struct NewestCommit {
 }
 
 impl NewestCommit {
+    /// From the columns of [`NEWEST_COMMIT`].
     pub(super) fn read(row: &tokio_postgres::Row) -> Result<Self, tokio_postgres::Error> {
         Ok(Self { seq: row.try_get(0)?, numbers: row.try_get(1)?, book: row.try_get(2)? })
     }
@@ -126,6 +143,19 @@ pub(super) struct Batches {
     marked: Cell<bool>,
     /// The number of the batch before which plans were discarded.
     planned: Cell<i64>,
+}
+
+impl Batches {
+    /// Whether the current batch deletes rows about older ones.
+    fn deletes_old_rows(&self) -> bool {
+        self.n.get() % KEPT_ROWS == 0
+    }
+
+    /// Counts a batch after which other couriers have committed or not.
+    fn count_turn(&self, others: bool) {
+        let waiting = self.waiting.get().saturating_sub(1);
+        self.waiting.set(if others { BATCHES_AFTER_OTHERS } else { waiting });
+    }
 }
 
 impl PgConnection {
@@ -158,10 +188,10 @@ impl PgConnection {
         Ok(db)
     }
 
-    /// Starts the transaction of a batch. Unless the caller wants to be `certain`, the start is
-    /// sent with the first statement that reads, or with all others: it is assumed that no other
-    /// courier has committed. When one has, the transaction is aborted, and must be run again.
-    pub(crate) fn begin_batch(&self, certain: bool) -> StoreResult<BatchStart> {
+    /// Starts the transaction of a batch. Unless nothing is assumed, the start is sent with the
+    /// first statement that reads, or with all others. When an assumption is wrong, the transaction
+    /// is aborted, and must be run again.
+    pub(crate) fn begin_batch(&self, assumption: Assumption) -> StoreResult<BatchStart> {
         let Some(batches) = &self.batches else {
             self.control(TxControl::Begin)?;
             return Ok(BatchStart::Started { others: OtherCommits::AddressBook });
@@ -176,10 +206,20 @@ impl PgConnection {
         changes.set(self.total_changes());
         let is_known = commit.get() >= 0 && !unknown.get() && self.is_connected();
         marked.set(false);
-        if !certain && is_known && waiting.get() == 0 {
-            self.start_later();
+        let numbers = match assumption {
+            Assumption::Nothing => None,
+            _ if !is_known => None,
+            _ if waiting.get() == 0 => Some((RowNumbers::Absolute, OtherCommits::None)),
+            // Rows of the tables in which it counts are not deleted by the same statement.
+            Assumption::Independent if !batches.deletes_old_rows() => {
+                Some((RowNumbers::Relative, OtherCommits::Rows))
+            }
+            Assumption::Independent | Assumption::Undisturbed => None,
+        };
+        if let Some((numbers, others)) = numbers {
+            self.start_later(numbers);
             self.start_deferring();
-            return Ok(BatchStart::Started { others: OtherCommits::None });
+            return Ok(BatchStart::Started { others });
         }
         let batch = params![courier, boot, n.get()];
         // Waits for an older transaction with the same number, whose commit is unknown.
@@ -196,10 +236,7 @@ impl PgConnection {
             (false, true) => OtherCommits::Rows,
             (false, false) => OtherCommits::AddressBook,
         };
-        waiting.set(match others {
-            OtherCommits::None => waiting.get().saturating_sub(1),
-            _ => BATCHES_AFTER_OTHERS,
-        });
+        batches.count_turn(others != OtherCommits::None);
         // As SQLite does at a start: the largest rows may be deleted.
         if commit.get() < 0 {
             self.forget_numbers();
@@ -250,33 +287,50 @@ impl PgConnection {
         }
         let (number, next) = (n.get(), commit.get() + 1);
         let next_book = if address_book { next } else { book.get() };
-        // Fails when another courier has committed, and this batch has not waited for its lock.
-        self.execute(INSERT_COMMIT, &params![next, self.numbers_text(), next_book])?;
+        let relative = match self.pending_start() {
+            Some(RowNumbers::Relative) if address_book => {
+                return Err(self.abort("a batch with relative numbers changed the address book"));
+            }
+            Some(RowNumbers::Relative) => {
+                Some(RelativeBatch { book: next_book, counts: self.relative_counts() })
+            }
+            // Fails when another courier has committed, and this batch has not waited for its lock.
+            _ => {
+                self.execute(INSERT_COMMIT, &params![next, self.numbers_text(), next_book])?;
+                None
+            }
+        };
         if !marked.replace(false) {
             self.execute(INSERT_BATCH, &params![courier, boot, number])?;
         }
-        if next % KEPT_ROWS == 0 {
+        if batches.deletes_old_rows() {
             self.execute(DELETE_COMMITS, &[next - KEPT_ROWS])?;
-        }
-        if number % KEPT_ROWS == 0 {
             self.execute(DELETE_BATCHES, &params![courier, boot, number])?;
         }
         self.reach(Failpoint::BeforeCommit);
         unknown.set(true);
-        let committed = self.commit_with_pending();
+        let committed = self.commit_with_pending(relative.as_ref());
         if self.status() == TxStatus::Aborted {
             // The server has answered that it did not commit.
             unknown.set(false);
         }
-        committed?;
+        let before = committed?;
         self.reach(Failpoint::AfterCommit);
         if self.status() == TxStatus::Lost {
             return Err(StoreError::Unavailable("the connection to PostgreSQL is lost".to_owned()));
         }
         unknown.set(false);
         n.set(number + 1);
-        commit.set(next);
         book.set(next_book);
+        commit.set(match before {
+            Some(before) => {
+                batches.count_turn(before.seq != commit.get());
+                self.set_numbers(&before.numbers);
+                self.add_relative_counts();
+                before.seq + 1
+            }
+            None => next,
+        });
         Ok(())
     }
 

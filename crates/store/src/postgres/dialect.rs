@@ -40,6 +40,36 @@ const FUNCTIONS: [(&str, &str); 1] = [(
     "coalesce(json_agg(json_build_array(p.part, p.external_msg_id))::text, '[]')",
 )];
 
+/// Columns of integers that can have any value. All others are numbers of rows, times and counts.
+const ANY_INTEGERS: [&str; 4] = ["hash_prefix", "mark", "tag", "target"];
+
+/// Numbers from here on count the new rows of a table: the server adds the largest number that the
+/// table has when the transaction has its turn.
+const RELATIVE: i64 = 1 << 62;
+/// The bits of a relative number that are the place of its table in [`NUMBERED_TABLES`] are above these.
+const COUNT_BITS: u32 = 32;
+
+/// The number of the new row `count` of a table.
+pub(super) fn relative_number(table: usize, count: i64) -> i64 {
+    RELATIVE | (i64::try_from(table).unwrap_or_default() << COUNT_BITS) | count
+}
+
+/// The table and the count of a relative number, or `None` when it is another one.
+pub(super) fn split_relative(number: i64) -> Option<(usize, i64)> {
+    let rest = number.checked_sub(RELATIVE).filter(|rest| *rest >= 0)?;
+    Some((usize::try_from(rest >> COUNT_BITS).ok()?, rest & ((1 << COUNT_BITS) - 1)))
+}
+
+/// A number of a row, where `number` can be relative. The largest numbers are in `base`.
+fn final_number(number: &str) -> String {
+    let mask = (1_i64 << COUNT_BITS) - 1;
+    format!(
+        "CASE WHEN {number} < {RELATIVE} THEN {number} \
+         ELSE (SELECT numbers FROM base)[(({number} - {RELATIVE}) >> {COUNT_BITS})::INT + 1] \
+         + ({number} & {mask}) END"
+    )
+}
+
 /// U+0000 and U+0001 are written as two characters, because PostgreSQL does not store U+0000. The
 /// order of texts stays the same.
 const ESCAPE: char = '\u{1}';
@@ -54,33 +84,57 @@ pub(super) struct Translation {
     pub(super) numbered: Option<usize>,
     /// The only table that a statement reads or changes; `None` when there are others.
     pub(super) table: Option<String>,
+    /// The parameters that can be any integer, from 0; `None` when they are unknown.
+    pub(super) any_integers: Option<Vec<usize>>,
 }
 
 impl Translation {
     /// The statement for many rows of parameters, with an array for each parameter. The first
-    /// array is the parameter `first`. `None` when it must be run for each row.
-    pub(super) fn many_rows(&self, types: &[Type], first: usize) -> Option<String> {
+    /// array is the parameter `first`. `relative` are the parameters with relative numbers, from 0.
+    /// `None` when it must be run for each row.
+    pub(super) fn many_rows(
+        &self,
+        types: &[Type],
+        first: usize,
+        relative: &[usize],
+    ) -> Option<String> {
         self.table.as_ref().filter(|_| !types.is_empty())?;
         let arrays: Option<Vec<_>> = (first..)
             .zip(types)
             .map(|(n, element)| Some(format!("${n}::{}", array_type(element)?)))
             .collect();
         let names: Vec<_> = (1..=types.len()).map(|n| format!("p{n}")).collect();
-        let rows = format!("FROM unnest({}) AS new({})", arrays?.join(", "), names.join(", "));
+        let (arrays, columns) = (arrays?.join(", "), names.join(", "));
+        let rows = if relative.is_empty() {
+            format!("FROM unnest({arrays}) AS new({columns})")
+        } else {
+            let value = |(at, name): (usize, &String)| match relative.contains(&at) {
+                true => final_number(&format!("given.{name}")),
+                false => format!("given.{name}"),
+            };
+            let values: Vec<_> = names.iter().enumerate().map(value).collect();
+            let values = values.join(", ");
+            format!(
+                "FROM (SELECT {values} FROM unnest({arrays}) AS given({columns})) AS new({columns})"
+            )
+        };
         self.insert_of_many(&rows).or_else(|| self.update_of_many(&rows))
     }
 
     /// The statement with other numbers for its parameters: `$1` becomes the parameter `first`.
-    pub(super) fn renumbered(&self, first: usize) -> String {
+    /// `relative` are the parameters with relative numbers, from 0.
+    pub(super) fn renumbered(&self, first: usize, relative: &[usize]) -> String {
         let mut parts = self.text.split('$');
         let mut text = parts.next().unwrap_or_default().to_owned();
         for part in parts {
             let digits = part.len() - part.trim_start_matches(|c: char| c.is_ascii_digit()).len();
             let (number, rest) = part.split_at(digits);
-            text.push('$');
             match number.parse::<usize>() {
-                Ok(number) => text.push_str(&(number + first - 1).to_string()),
-                Err(_) => text.push_str(number),
+                Ok(number) if relative.contains(&(number - 1)) => {
+                    text.push_str(&final_number(&format!("${}::BIGINT", number + first - 1)));
+                }
+                Ok(number) => text.push_str(&format!("${}", number + first - 1)),
+                Err(_) => text.push_str(&format!("${number}")),
             }
             text.push_str(rest);
         }
@@ -155,6 +209,25 @@ fn changed_table(text: &str) -> Option<String> {
     (!words.any(|word| word.contains("SELECT"))).then(|| table.to_owned())
 }
 
+/// The parameters of [`ANY_INTEGERS`], from 0. `None` when a statement has such columns elsewhere than
+/// in a list of values.
+fn any_integers(text: &str) -> Option<Vec<usize>> {
+    let is_any = |column: &str| ANY_INTEGERS.contains(&column);
+    if !text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(is_any) {
+        return Some(Vec::new());
+    }
+    let insert = text.trim_start().strip_prefix("INSERT INTO ")?;
+    let (columns, rest) = insert.split_once('(')?.1.split_once(')')?;
+    let (values, rest) = split_at_closing(rest.trim_start().strip_prefix("VALUES (")?)?;
+    if values.contains('(') || rest.contains('$') {
+        return None;
+    }
+    let row = columns.split(',').zip(values.split(','));
+    let any = row.filter(|(column, _)| is_any(column.trim()));
+    any.map(|(_, value)| value.trim().strip_prefix('$')?.parse::<usize>().ok()?.checked_sub(1))
+        .collect()
+}
+
 /// Translates a statement to the dialect of PostgreSQL.
 pub(super) fn translate(sql: &str) -> Translation {
     let mut text = String::with_capacity(sql.len() + 16);
@@ -184,8 +257,8 @@ pub(super) fn translate(sql: &str) -> Translation {
         text = text.replacen(&columns, &format!("{columns}{column}, "), 1);
         text = text.replacen("VALUES (", &format!("VALUES (${}, ", parameters + 1), 1);
     }
-    let table = changed_table(&text);
-    Translation { text, numbered, table }
+    let (table, any_integers) = (changed_table(&text), any_integers(&text));
+    Translation { text, numbered, table, any_integers }
 }
 
 /// Translates the tables and indexes of an SQLite schema, without its comments. Texts are compared
@@ -298,13 +371,13 @@ mod tests {
         );
         let types = [Type::INT8, Type::TEXT];
         assert_eq!(
-            insert.many_rows(&types, 1).unwrap(),
+            insert.many_rows(&types, 1, &[]).unwrap(),
             "INSERT INTO notes (a, b, c) SELECT new.p1, coalesce(new.p2, new.p11), 0 \
              FROM unnest($1::BIGINT[], $2::TEXT[] COLLATE \"C\") AS new(p1, p2) ON CONFLICT DO NOTHING"
         );
         let update = translate("UPDATE notes SET a = a + ?2 WHERE seq = ?1 AND b = 3");
         assert_eq!(
-            update.many_rows(&types, 4).unwrap(),
+            update.many_rows(&types, 4, &[]).unwrap(),
             "UPDATE notes SET a = a + new.p2 \
              FROM unnest($4::BIGINT[], $5::TEXT[] COLLATE \"C\") AS new(p1, p2) \
              WHERE seq = new.p1 AND b = 3"
@@ -322,7 +395,7 @@ mod tests {
         ] {
             let found = translate(sql);
             assert_eq!(found.table.as_deref(), table, "{sql}");
-            assert_eq!(found.many_rows(&types, 1), None, "{sql}");
+            assert_eq!(found.many_rows(&types, 1, &[]), None, "{sql}");
         }
     }
 
@@ -330,7 +403,56 @@ mod tests {
     fn parameters_of_a_statement_can_start_at_another_number() {
         let found = translate("UPDATE notes SET a = ?12, b = '$' WHERE a = ?1 AND c = ?2");
         let expected = "UPDATE notes SET a = $15, b = '$' WHERE a = $4 AND c = $5";
-        assert_eq!(found.renumbered(4), expected);
+        assert_eq!(found.renumbered(4, &[]), expected);
+    }
+
+    #[test]
+    fn relative_numbers_are_replaced_by_the_server() {
+        for (table, count) in [(0, 1), (NUMBERED_TABLES.len() - 1, 511)] {
+            assert_eq!(split_relative(relative_number(table, count)), Some((table, count)));
+        }
+        for number in [i64::MIN, -1, 0, 1, RELATIVE - 1] {
+            assert_eq!(split_relative(number), None);
+        }
+        let insert = translate("INSERT INTO notes (a, b) VALUES (?1, ?2)");
+        let number = |text: &str| {
+            format!(
+                "CASE WHEN {text} < 4611686018427387904 THEN {text} \
+                 ELSE (SELECT numbers FROM base)[(({text} - 4611686018427387904) >> 32)::INT + 1] \
+                 + ({text} & 4294967295) END"
+            )
+        };
+        assert_eq!(
+            insert.many_rows(&[Type::INT8, Type::INT8], 3, &[1]).unwrap(),
+            format!(
+                "INSERT INTO notes (a, b) SELECT new.p1, new.p2 \
+                 FROM (SELECT given.p1, {} FROM unnest($3::BIGINT[], $4::BIGINT[]) AS given(p1, p2)) \
+                 AS new(p1, p2)",
+                number("given.p2")
+            )
+        );
+        assert_eq!(
+            insert.renumbered(3, &[1]),
+            format!("INSERT INTO notes (a, b) VALUES ($3, {})", number("$4::BIGINT"))
+        );
+    }
+
+    #[test]
+    fn parameters_that_can_be_any_integer_are_found() {
+        for (sql, expected) in [
+            ("INSERT INTO notes (a, tag, b, target) VALUES (?1, ?2, 0, ?4)", Some(vec![1, 3])),
+            ("INSERT INTO notes (a, b) VALUES (?1, ?2)", Some(vec![])),
+            ("UPDATE notes SET a = ?1 WHERE tagged = ?2", Some(vec![])),
+            ("UPDATE notes SET tag = ?1", None),
+            ("INSERT INTO notes (tag) VALUES (coalesce(?1, 0))", None),
+        ] {
+            assert_eq!(translate(sql).any_integers, expected, "{sql}");
+        }
+        let sqlite = include_str!("../../migrations/sqlite/0001_initial.sql");
+        for column in ANY_INTEGERS {
+            let is_column = |line: &str| line.split_whitespace().next() == Some(column);
+            assert!(sqlite.lines().any(is_column), "{column}");
+        }
     }
 
     /// A row without a number is rejected by PostgreSQL, while SQLite gives it one.

@@ -21,8 +21,10 @@ use tokio_postgres::{SimpleQueryMessage, Statement};
 
 use super::batches::{Batches, NEWEST_COMMIT, NewestCommit, START, TAKE_ORDER};
 use super::connect::{Connector, PgFailure, PgSession, failure, store_error};
-use super::dialect::{self, NUMBERED_TABLES, Translation};
-use super::pending::{GroupKey, PendingWrites, PreparedWrites, WriteGroup};
+use super::dialect::{self, NUMBERED_TABLES, Translation, relative_number, split_relative};
+use super::pending::{
+    GroupKey, GroupPlace, PendingWrites, PreparedWrites, RelativeBatch, WriteGroup,
+};
 use crate::sql::db::{Params, Row, RowError, RowResult, RowVisitor, SqlValue, TxControl, TxStatus};
 use crate::{StoreError, StoreResult};
 
@@ -63,8 +65,10 @@ pub(crate) struct PgConnection {
     changes: Cell<u64>,
     /// Whether statements are deferred: in a batch without savepoints.
     deferring: Cell<bool>,
-    /// Whether the start of the transaction is deferred as well.
-    is_start_pending: Cell<bool>,
+    /// How rows are numbered in a transaction whose start is deferred as well.
+    pending_start: Cell<Option<RowNumbers>>,
+    /// The numbers of new rows in a batch with relative numbers.
+    relative_counts: RefCell<[i64; NUMBERED_TABLES.len()]>,
     /// Whether the server has ended the transaction that is aborted.
     is_ended: Cell<bool>,
     pending: RefCell<PendingWrites>,
@@ -72,6 +76,15 @@ pub(crate) struct PgConnection {
     disk_full: Cell<bool>,
     /// Only of a writer.
     pub(super) batches: Option<Batches>,
+}
+
+/// How rows are numbered in a transaction that is sent later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum RowNumbers {
+    /// After the largest number of the table.
+    Absolute,
+    /// From 1: the server adds the largest number of the table.
+    Relative,
 }
 
 /// A statement that the server knows in this session.
@@ -115,7 +128,8 @@ impl PgConnection {
             status: Cell::new(TxStatus::None),
             changes: Cell::new(0),
             deferring: Cell::new(false),
-            is_start_pending: Cell::new(false),
+            pending_start: Cell::new(None),
+            relative_counts: RefCell::default(),
             is_ended: Cell::new(false),
             pending: RefCell::default(),
             disk_full: Cell::new(false),
@@ -143,7 +157,7 @@ impl PgConnection {
         self.forget_statements();
         self.forget_numbers();
         self.stop_deferring();
-        self.is_start_pending.set(false);
+        self.pending_start.set(None);
         self.is_ended.set(false);
         self.status.set(TxStatus::Lost);
     }
@@ -215,7 +229,7 @@ impl PgConnection {
         let statement = statement.inspect_err(|error| {
             tracing::debug!(%error, sql = translation.text, "cannot prepare statement");
         })?;
-        let in_arrays = translation.many_rows(statement.params(), 1).is_some();
+        let in_arrays = translation.many_rows(statement.params(), 1, &[]).is_some();
         let id = self.prepared_count.replace(self.prepared_count.get() + 1);
         let prepared = Arc::new(PreparedStatement { id, statement, translation, in_arrays });
         self.statements.borrow_mut().insert(sql.to_owned(), Arc::clone(&prepared));
@@ -288,6 +302,14 @@ impl PgConnection {
         table: usize,
         params: &dyn Params,
     ) -> StoreResult<Option<i64>> {
+        if self.pending_start.get() == Some(RowNumbers::Relative) {
+            let mut counts = self.relative_counts.borrow_mut();
+            counts[table] += 1;
+            let number = relative_number(table, counts[table]);
+            drop(counts);
+            self.defer(Arc::clone(prepared), params, Some(number), Some(1))?;
+            return Ok(Some(number));
+        }
         let largest = self.numbers.borrow()[table];
         let number = match largest {
             Some(largest) => largest + 1,
@@ -353,14 +375,17 @@ impl PgConnection {
         &self,
         last: impl AsyncFnOnce(&PgSession) -> Result<T, tokio_postgres::Error>,
     ) -> StoreResult<T> {
+        if self.pending_start.get() == Some(RowNumbers::Relative) {
+            return Err(self.abort("a batch that was assumed to read nothing reads"));
+        }
         let pending = self.pending.take();
-        let starts = self.is_start_pending.get();
+        let starts = self.pending_start.get().is_some();
         if pending.is_empty() && !starts {
             return self.with_session(last);
         }
         let writes = self.prepared_writes(pending.into_groups())?;
         let newest = if starts { Some(self.prepared(NEWEST_COMMIT)?) } else { None };
-        self.is_start_pending.set(false);
+        self.pending_start.set(None);
         let (newest, found) = self.with_session(async |session| {
             // In this order: the first poll of each sends its statements.
             let start =
@@ -376,54 +401,101 @@ impl PgConnection {
     }
 
     /// Sends the deferred statements and `COMMIT` without waiting in between. When nothing was sent
-    /// before, and the deferred statements are one, it is sent alone, which is a transaction.
+    /// before, and the deferred statements are one, it is sent alone, which is a transaction. Returns
+    /// the commit before that of a batch with `relative` numbers.
     ///
     /// # Errors
     ///
     /// When the status is `Aborted` then, nothing is committed. When it is `Lost`, also after a
     /// warning of the server, it is unknown whether the transaction is committed and on a standby.
-    pub(super) fn commit_with_pending(&self) -> StoreResult<()> {
-        let starts = self.is_start_pending.get();
-        let mut groups = self.pending.take().into_groups();
-        let is_alone = starts && groups.len() == 1;
-        groups.iter_mut().for_each(|group| group.is_batch = is_alone);
+    pub(super) fn commit_with_pending(
+        &self,
+        relative: Option<&RelativeBatch>,
+    ) -> StoreResult<Option<NewestCommit>> {
+        let pending = self.pending.take();
+        let can_be_relative = pending.can_be_relative();
+        let mut groups = pending.into_groups();
+        // Nothing is deferred after the connection was lost.
+        if relative.is_some() && self.is_connected() && !(can_be_relative && groups.len() == 1) {
+            return Err(self.abort("statements of the batch cannot have relative numbers"));
+        }
+        let numbers = self.pending_start.get();
+        if let ([group], Some(numbers)) = (&mut *groups, numbers) {
+            group.place = GroupPlace::Alone(numbers);
+        }
+        let is_alone = numbers.is_some() && groups.len() == 1;
         let writes = self.prepared_writes(groups)?;
-        self.is_start_pending.set(false);
+        self.pending_start.set(None);
         self.deferring.set(false);
         self.clear_warning();
         let committed = self.with_session(async |session| {
             let client = &session.client;
+            if let Some(relative) = relative {
+                return writes.send_relative(client, relative).await.map(Some);
+            }
             if is_alone {
-                return writes.send(client).await;
+                return writes.send(client).await.map(|()| None);
             }
             // In this order: the first poll of each sends its statements.
-            let start = OptionFuture::from(starts.then(|| client.batch_execute(START)));
+            let start = OptionFuture::from(numbers.map(|_| client.batch_execute(START)));
             let sent = join3(start, writes.send(client), client.batch_execute("COMMIT")).await;
             // After an error the commit is a rollback.
             sent.0.transpose()?;
             sent.1?;
-            sent.2
+            sent.2.map(|()| None)
         });
         self.is_ended.set(true);
-        committed?;
-        self.check_commit()
+        let before = committed?;
+        self.check_commit()?;
+        Ok(before)
     }
 
     /// Defers the start of a transaction until it is needed.
-    pub(super) fn start_later(&self) {
-        self.is_start_pending.set(true);
+    pub(super) fn start_later(&self, numbers: RowNumbers) {
+        self.pending_start.set(Some(numbers));
+        *self.relative_counts.borrow_mut() = Default::default();
         self.is_ended.set(false);
         self.status.set(TxStatus::Open);
     }
 
     /// Ends a transaction whose start was not sent. Returns `false` when there is none.
     pub(super) fn cancel_start(&self) -> bool {
-        let is_pending = self.is_start_pending.replace(false);
+        let is_pending = self.pending_start.take().is_some();
         if is_pending {
             self.stop_deferring();
             self.status.set(TxStatus::None);
         }
         is_pending
+    }
+
+    /// How rows are numbered in a transaction whose start was not sent.
+    pub(super) fn pending_start(&self) -> Option<RowNumbers> {
+        self.pending_start.get()
+    }
+
+    /// The numbers of new rows of each table in a batch with relative numbers.
+    pub(super) fn relative_counts(&self) -> Vec<i64> {
+        self.relative_counts.borrow().to_vec()
+    }
+
+    /// Adds the new rows of a batch with relative numbers to the largest numbers, which are those
+    /// before the batch.
+    pub(super) fn add_relative_counts(&self) {
+        let counts = self.relative_counts.borrow();
+        for (number, count) in self.numbers.borrow_mut().iter_mut().zip(&*counts) {
+            *number = number.map(|number| number + count);
+        }
+    }
+
+    /// The number of a row in the table, after the commit of its batch. When that was found to be
+    /// committed after a lost connection, the largest number of the table, or `None` when it cannot
+    /// be read.
+    pub(crate) fn final_number(&self, number: i64) -> Option<i64> {
+        let Some((table, count)) = split_relative(number) else { return Some(number) };
+        match self.numbers.borrow().get(table).copied().flatten() {
+            Some(largest) => Some(largest - self.relative_counts.borrow()[table] + count),
+            None => self.largest_number(table).ok(),
+        }
     }
 
     /// Says that the server has ended the transaction.

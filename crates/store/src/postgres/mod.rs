@@ -26,7 +26,7 @@ use crate::sql::facts;
 use crate::sql::writer::WriterChannels;
 use crate::sql::{ReaderSource, SqlStore, StoreParts, blob_error, bulk_index, disk_error};
 use crate::{RemoteObjects, StoreError, StoreResult};
-pub(crate) use batches::{BatchStart, OtherCommits};
+pub(crate) use batches::{Assumption, BatchStart, OtherCommits};
 use blobs::PgBlobs;
 use connect::Connector;
 pub(crate) use dialect::encode as encoded_text;

@@ -6,14 +6,17 @@
 //! of one statement. So a batch of dispatches inserts its objects, records and events with one.
 
 use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::Arc;
 
+use futures_util::TryStreamExt;
 use futures_util::future::join_all;
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::batches::ORDER_LOCK;
-use super::driver::PreparedStatement;
+use super::batches::{NewestCommit, ORDER_LOCK};
+use super::dialect::split_relative;
+use super::driver::{PreparedStatement, RowNumbers};
 use crate::sql::db::SqlValue;
 
 /// Rows and bytes at which deferred statements are sent. They bound the memory of a batch.
@@ -84,6 +87,12 @@ impl PendingWrites {
         self.writes.is_empty()
     }
 
+    /// Whether relative numbers in the statements are recognised, and all are writes.
+    pub(super) fn can_be_relative(&self) -> bool {
+        let translations = self.writes.iter().map(|write| &write.prepared.translation);
+        translations.into_iter().all(|it| it.any_integers.is_some() && it.is_write())
+    }
+
     /// Adds a statement. Returns whether the statements should be sent.
     pub(super) fn add(
         &mut self,
@@ -125,7 +134,7 @@ impl PendingWrites {
         for write in self.writes.into_iter().flat_map(PendingWrite::split) {
             match groups.last_mut().filter(|group| group.accepts(&write)) {
                 Some(group) => group.writes.push(write),
-                None => groups.push(WriteGroup { writes: vec![write], is_batch: false }),
+                None => groups.push(WriteGroup { writes: vec![write], place: GroupPlace::Inside }),
             }
         }
         groups
@@ -146,15 +155,28 @@ impl PendingWrite {
         rows.into_iter().map(one).collect()
     }
 
-    /// The statement with parameters from `first` on, and the number of rows that it must change.
-    fn sql(&self, first: usize) -> (String, Option<String>) {
+    /// The parameters with relative numbers, from 0.
+    fn relative(&self) -> Vec<usize> {
         let PreparedStatement { statement, translation, .. } = &*self.prepared;
-        match translation.many_rows(statement.params(), first) {
+        let any = translation.any_integers.as_deref().unwrap_or_default();
+        let is_relative = |row: &Vec<OwnedValue>, at: usize| matches!(row[at], OwnedValue::Integer(number) if split_relative(number).is_some());
+        (0..statement.params().len())
+            .filter(|at| !any.contains(at) && self.rows.iter().any(|row| is_relative(row, *at)))
+            .collect()
+    }
+
+    /// The statement with parameters from `first` on, and the number of rows that it must change.
+    fn sql(&self, first: usize, relative: &[usize]) -> (String, Option<String>) {
+        let PreparedStatement { statement, translation, .. } = &*self.prepared;
+        match translation.many_rows(statement.params(), first, relative) {
             Some(sql) => {
                 let expected = |rows| format!("{rows} * cardinality(${first})");
                 (sql, self.expected.map(expected))
             }
-            None => (translation.renumbered(first), self.expected.map(|rows| rows.to_string())),
+            None => {
+                let expected = self.expected.map(|rows| rows.to_string());
+                (translation.renumbered(first, relative), expected)
+            }
         }
     }
 
@@ -172,17 +194,25 @@ impl PendingWrite {
     }
 }
 
+/// Where a group of writes is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum GroupPlace {
+    /// In a transaction whose start is sent before.
+    Inside,
+    /// Alone: it is a whole batch, without a transaction around it.
+    Alone(RowNumbers),
+}
+
 /// Writes of different tables, which are sent as one statement: each one costs the server and this
 /// process a message and its answer.
 pub(super) struct WriteGroup {
     writes: Vec<PendingWrite>,
-    /// Whether this is a whole batch, which is sent without a transaction around it.
-    pub(super) is_batch: bool,
+    pub(super) place: GroupPlace,
 }
 
-/// Equal for groups with the same statement: the ids of their statements, and how many rows each
-/// must change; and whether they are a whole batch.
-pub(super) type GroupKey = (Vec<(usize, Option<u64>)>, bool);
+/// Equal for groups with the same statement: the ids of their statements, how many rows each must
+/// change, and which parameters are relative; and their place.
+pub(super) type GroupKey = (Vec<(usize, Option<u64>, Vec<usize>)>, GroupPlace);
 
 impl WriteGroup {
     /// Whether the result does not depend on the order of a write and those of the group.
@@ -195,24 +225,42 @@ impl WriteGroup {
                 .all(|other| table(other).is_some_and(|it| Some(it) != table(write)))
     }
 
+    fn is_relative(&self) -> bool {
+        self.place == GroupPlace::Alone(RowNumbers::Relative)
+    }
+
+    /// The parameters of a write with relative numbers.
+    fn relative(&self, write: &PendingWrite) -> Vec<usize> {
+        if self.is_relative() { write.relative() } else { Vec::new() }
+    }
+
+    fn values(&self) -> Vec<Box<dyn ToSql + Sync + '_>> {
+        self.writes.iter().flat_map(PendingWrite::values).collect()
+    }
+
     pub(super) fn key(&self) -> GroupKey {
-        let writes = self.writes.iter().map(|write| (write.prepared.id, write.expected));
-        (writes.collect(), self.is_batch)
+        let key = |write: &PendingWrite| (write.prepared.id, write.expected, self.relative(write));
+        (self.writes.iter().map(key).collect(), self.place)
     }
 
     /// All writes as parts of one query. It fails by a division when one of them has changed
     /// another number of rows than expected, and outside of a batch: the statement that starts a
     /// batch is sent before, and can fail. A whole batch takes the lock first: conditions are
     /// evaluated in their order, and a write runs when its rows are counted, or at the end.
+    ///
+    /// With relative numbers it takes the lock when it reads the newest commit. It counts the
+    /// commit as well, and also fails when another courier has changed the address book.
     pub(super) fn sql(&self) -> String {
-        let first_condition = match self.is_batch {
-            true => format!("{ORDER_LOCK} IS NOT NULL"),
-            false => IN_BATCH.to_owned(),
+        let (mut parts, mut conditions) = match self.place {
+            GroupPlace::Inside => (vec![], vec![IN_BATCH.to_owned()]),
+            GroupPlace::Alone(RowNumbers::Absolute) => {
+                (vec![], vec![format!("{ORDER_LOCK} IS NOT NULL")])
+            }
+            GroupPlace::Alone(RowNumbers::Relative) => (vec![BASE.to_owned()], vec![]),
         };
-        let (mut parts, mut conditions) = (Vec::new(), vec![first_condition]);
         let mut first = 1;
         for (at, write) in self.writes.iter().enumerate() {
-            let (sql, expected) = write.sql(first);
+            let (sql, expected) = write.sql(first, &self.relative(write));
             if !write.prepared.translation.is_write() {
                 return sql;
             }
@@ -224,12 +272,45 @@ impl WriteGroup {
                 parts.push(format!("w{at} AS ({sql})"));
             }
         }
+        let (mut newest, mut from) = ("", "");
+        if self.is_relative() {
+            (newest, from) = ("seq, known, book, ", " FROM base");
+            conditions.push(format!("book = ${first}"));
+            parts.push(format!("next AS ({})", insert_commit(first + 1)));
+        }
         format!(
-            "WITH {} SELECT 1 / (CASE WHEN {} THEN 1 ELSE 0 END)",
+            "WITH {} SELECT {newest}1 / (CASE WHEN {} THEN 1 ELSE 0 END){from}",
             parts.join(", "),
             conditions.join(" AND ")
         )
     }
+}
+
+/// The newest commit when the batch has its turn.
+const BASE: &str = "
+    base AS MATERIALIZED (SELECT seq, numbers AS known, book,
+                                 string_to_array(numbers, ',', '')::BIGINT[] AS numbers
+                            FROM take_turn())";
+
+/// Inserts the next commit. The parameter has the numbers of new rows of each table.
+fn insert_commit(counts: usize) -> String {
+    format!(
+        "INSERT INTO commits (seq, numbers, book)
+         SELECT seq + 1,
+                (SELECT string_agg(coalesce((number + added)::TEXT, ''), ',' ORDER BY place)
+                   FROM unnest(numbers, ${counts}::BIGINT[])
+                        WITH ORDINALITY AS new(number, added, place)),
+                book
+           FROM base"
+    )
+}
+
+/// What a batch with relative numbers needs beside its rows.
+pub(super) struct RelativeBatch {
+    /// The newest commit that has changed the address book.
+    pub(super) book: i64,
+    /// The numbers of new rows of each table.
+    pub(super) counts: Vec<i64>,
 }
 
 /// Deferred statements that the server knows.
@@ -243,10 +324,28 @@ impl PreparedWrites {
     /// Also when a statement has changed another number of rows than expected.
     pub(super) async fn send(&self, client: &Client) -> Result<(), tokio_postgres::Error> {
         let sent = self.0.iter().map(async |(prepared, group)| {
-            let values = group.writes.iter().flat_map(PendingWrite::values);
-            client.execute_raw(&prepared.statement, values.collect::<Vec<_>>()).await
+            client.execute_raw(&prepared.statement, group.values()).await
         });
         join_all(sent).await.into_iter().try_for_each(|answer| answer.map(drop))
+    }
+
+    /// Like [`Self::send`], of a whole batch with relative numbers. Returns the commit before it.
+    pub(super) async fn send_relative(
+        &self,
+        client: &Client,
+        batch: &RelativeBatch,
+    ) -> Result<NewestCommit, tokio_postgres::Error> {
+        let mut newest = NewestCommit::default();
+        for (prepared, group) in &self.0 {
+            let mut values = group.values();
+            values.push(Box::new(batch.book));
+            values.push(Box::new(batch.counts.as_slice()));
+            let mut rows = pin!(client.query_raw(&prepared.statement, values).await?);
+            while let Some(row) = rows.try_next().await? {
+                newest = NewestCommit::read(&row)?;
+            }
+        }
+        Ok(newest)
     }
 }
 

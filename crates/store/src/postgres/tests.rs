@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::future::{join, join_all};
@@ -16,7 +17,9 @@ use tempfile::TempDir;
 
 use super::failpoints::Failpoint;
 use super::*;
-use crate::conformance::shared::{CutPoint, SharedHome};
+use crate::conformance::shared::{
+    CutPoint, SharedHome, dispatches_of_couriers_that_take_turns_are_done_once,
+};
 use crate::conformance::{TestHome, letter_model, mail_model, store_model};
 use crate::sql::erasure::DeletionPause;
 use crate::sql::rows;
@@ -280,6 +283,25 @@ async fn batch_without_reads_waits_for_its_turn_before_it_writes() {
     assert!(query.starts_with("WITH "), "{query}");
     assert!(has_written_nothing, "{query}");
     assert_eq!(store.event_cursor("reader").await.unwrap(), Some(100));
+}
+
+/// Their batches are one round trip then.
+#[tokio::test]
+async fn server_numbers_the_rows_of_couriers_that_take_turns() {
+    let home = home();
+    dispatches_of_couriers_that_take_turns_are_done_once(&home).await;
+    let admin = Connector::new(&home.url, &home.schema).unwrap().connect().await.unwrap();
+    let sql = "SELECT calls FROM pg_stat_user_functions
+                WHERE schemaname = $1 AND funcname = 'take_turn'";
+    // Sessions report their statistics within a second.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        assert!(Instant::now() < deadline, "no batch had relative numbers");
+        let found = admin.client.query_opt(sql, &[&home.schema]).await.unwrap();
+        if found.is_some_and(|row| row.get::<_, i64>(0) >= 50) {
+            return;
+        }
+    }
 }
 
 /// The sessions of a store that wait for a standby.

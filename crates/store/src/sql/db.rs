@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::damage::DamagedRows;
 use crate::postgres::driver::{PgConnection, PgRow};
-use crate::postgres::{BatchStart, OtherCommits};
+use crate::postgres::{Assumption, BatchStart, OtherCommits};
 use crate::sqlite::driver::SqliteConnection;
 use crate::{StoreError, StoreResult};
 
@@ -85,15 +85,15 @@ impl Db {
         }
     }
 
-    /// Starts the transaction of a batch of commands. PostgreSQL can start it later and assume that
-    /// no other courier commits meanwhile, unless the caller wants to be `certain`.
-    pub(crate) fn begin(&self, certain: bool) -> StoreResult<BatchStart> {
+    /// Starts the transaction of a batch of commands. PostgreSQL can start it later, by what is
+    /// assumed.
+    pub(crate) fn begin(&self, assumption: Assumption) -> StoreResult<BatchStart> {
         match &self.driver {
             Driver::Sqlite(db) => {
                 db.control(TxControl::Begin)?;
                 Ok(BatchStart::Started { others: OtherCommits::None })
             }
-            Driver::Postgres(db) => db.begin_batch(certain),
+            Driver::Postgres(db) => db.begin_batch(assumption),
         }
     }
 
@@ -103,6 +103,15 @@ impl Db {
         match &self.driver {
             Driver::Sqlite(db) => db.control(TxControl::Commit),
             Driver::Postgres(db) => db.commit_batch(address_book),
+        }
+    }
+
+    /// The number of a row after the commit of its batch: on PostgreSQL it can be relative before.
+    /// `None` when it cannot be read.
+    pub(crate) fn final_number(&self, number: i64) -> Option<i64> {
+        match &self.driver {
+            Driver::Sqlite(_) => Some(number),
+            Driver::Postgres(db) => db.final_number(number),
         }
     }
 

@@ -39,7 +39,8 @@ use super::records::{self, UnreadRecord};
 use super::result_slot::ResultSlot;
 use super::sessions::SessionChanges;
 use super::{closed, deliveries, events, files};
-use crate::postgres::{BatchStart, OtherCommits, PendingHints};
+use crate::postgres::driver::PgConnection;
+use crate::postgres::{Assumption, BatchStart, OtherCommits, PendingHints};
 use crate::sqlite::{DatabaseFile, WalSize};
 use crate::{BoxHint, StoreError, StoreHealth, StoreResult};
 
@@ -398,6 +399,14 @@ impl Lookups {
     pub(super) fn of_delivery(id: RecordId) -> Self {
         Self { delivery: Some(id), ..Self::default() }
     }
+
+    /// Whether the command usually reads nothing: it only looks up messages, which are assumed to
+    /// be new.
+    fn are_assumed(&self) -> bool {
+        let Self { objects, unread, external_ids, windows, delivery } = self;
+        let others = external_ids.is_empty() && windows.is_empty();
+        !objects.is_empty() && others && unread.is_none() && delivery.is_none()
+    }
 }
 
 /// The work of a command. Stores its result where the caller finds it, and returns whether it
@@ -455,6 +464,7 @@ impl Writer {
                 policy,
                 postponed: None,
                 assumes_new_objects: false,
+                is_independent: false,
                 certain_batches: 0,
                 last_batch: (0, Duration::ZERO),
             };
@@ -561,6 +571,8 @@ struct WriterThread {
     /// Whether messages are assumed to be new instead of looked up. A unique index of PostgreSQL
     /// rejects a message that is not.
     assumes_new_objects: bool,
+    /// Whether only commands that usually read nothing are added to the batch.
+    is_independent: bool,
     /// The number of next batches that assume nothing.
     certain_batches: u32,
     /// The number of commands of the last batch, and the time that it took.
@@ -577,7 +589,7 @@ impl WriterThread {
             }
             self.wait_for_callers(&commands);
             let (changes, started) = (self.db.total_changes(), Instant::now());
-            let (batch, effects, commit) = self.commit_batch(first, &mut commands, channels);
+            let (batch, mut effects, commit) = self.commit_batch(first, &mut commands, channels);
             self.last_batch = (batch.len(), started.elapsed());
             let is_full = self.db.as_postgres().is_some_and(|db| db.take_disk_full());
             if is_full {
@@ -590,6 +602,9 @@ impl WriterThread {
                 channels.record_health(commit.as_ref().map(|_| ()));
             }
             if commit.is_ok() {
+                for number in [&mut effects.event, &mut effects.file_change] {
+                    *number = number.and_then(|number| self.db.final_number(number));
+                }
                 // Before the answers, so that a caller finds its own write below the newest
                 // number.
                 channels.publish_numbers(&effects);
@@ -614,10 +629,12 @@ impl WriterThread {
 
     /// Waits a moment for the callers that the last batch has answered: most come again at once, and a
     /// commit costs the same for one of them as for all. Without it, the first one has a commit of
-    /// its own, and the others wait for it. Couriers that take turns wait for each other anyway.
+    /// its own, and the others wait for it. A batch that gets its commands after it has its turn waits
+    /// long enough.
     fn wait_for_callers(&self, commands: &mpsc::Receiver<WriteCommand>) {
         let (callers, took) = self.last_batch;
-        let waits = self.db.as_postgres().is_some_and(|db| !db.takes_turns());
+        let waits = |db: &PgConnection| self.is_independent || !db.takes_turns();
+        let waits = self.db.as_postgres().is_some_and(waits);
         let deadline = Instant::now() + (took / GROUP_WAIT_PART).min(MAX_GROUP_WAIT);
         while waits && commands.len() + 1 < callers && Instant::now() < deadline {
             thread::yield_now();
@@ -652,13 +669,14 @@ impl WriterThread {
         let mut batch = vec![first];
         let mut effects = CommitEffects::default();
         let mut delays = ReconnectDelays::default();
+        let mut assumption = self.assume(&mut batch, commands);
         loop {
-            let certain = self.certain_batches > 0;
-            self.certain_batches = self.certain_batches.saturating_sub(1);
-            let result = match self.db.begin(certain) {
+            let result = match self.db.begin(assumption) {
                 Ok(BatchStart::Started { others }) => {
                     self.cache.start_batch(others);
-                    self.assumes_new_objects = !certain && self.db.as_postgres().is_some();
+                    self.assumes_new_objects =
+                        assumption != Assumption::Nothing && self.db.as_postgres().is_some();
+                    self.is_independent = assumption == Assumption::Independent;
                     effects = CommitEffects::default();
                     self.run_batch(&mut batch, commands, &mut effects)
                 }
@@ -684,6 +702,31 @@ impl WriterThread {
                 return (batch, effects, result);
             }
             delays.reconnect(&self.db);
+            // The batch may be committed, so that it gets no more commands before that is known.
+            assumption = Assumption::Nothing;
+        }
+    }
+
+    /// What is assumed about the next batch. A batch that could be independent of those of other
+    /// couriers gets the waiting commands before.
+    fn assume(
+        &mut self,
+        batch: &mut Batch,
+        commands: &mut mpsc::Receiver<WriteCommand>,
+    ) -> Assumption {
+        if self.certain_batches > 0 {
+            self.certain_batches -= 1;
+            return Assumption::Nothing;
+        }
+        let takes_turns = self.db.as_postgres().is_some_and(PgConnection::takes_turns);
+        if !takes_turns || !batch.iter().all(|command| command.lookups.are_assumed()) {
+            return Assumption::Undisturbed;
+        }
+        self.is_independent = false;
+        self.receive(commands, batch, 0);
+        match batch.iter().all(|command| command.lookups.are_assumed()) {
+            true => Assumption::Independent,
+            false => Assumption::Undisturbed,
         }
     }
 
@@ -741,8 +784,9 @@ impl WriterThread {
     fn begin_again(&mut self, effects: &mut CommitEffects) -> StoreResult<()> {
         self.discard();
         self.assumes_new_objects = false;
+        self.is_independent = false;
         *effects = CommitEffects::default();
-        self.db.begin(true).map(drop)
+        self.db.begin(Assumption::Nothing).map(drop)
     }
 
     /// Runs and commits a batch that was rolled back, with a savepoint around each command.
@@ -832,7 +876,9 @@ impl WriterThread {
                 return;
             }
             let Ok(command) = commands.try_recv() else { return };
-            if is_postgres && at > 0 && command.lookups.unread.is_some() {
+            let reads = at > 0 && command.lookups.unread.is_some()
+                || self.is_independent && !command.lookups.are_assumed();
+            if is_postgres && reads {
                 self.postponed = Some(command);
             } else {
                 batch.push(command);

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 const PREFIX: &str = "monoco-postgres-";
 
 /// The statements are tested here, not the disk.
-const TEST_SETTINGS: [&str; 3] = ["fsync=off", "full_page_writes=off", "shared_buffers=64MB"];
+const TEST_SETTINGS: [&str; 4] =
+    ["fsync=off", "full_page_writes=off", "shared_buffers=64MB", "track_functions=pl"];
 
 /// How long the server may take to accept connections.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
